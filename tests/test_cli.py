@@ -91,7 +91,7 @@ def test_warnings_before_a_run(command: str, tmp_path: Path, capsys: Capture) ->
     assert code == 0
     said = " ".join((out + err).split())
     assert said.count("The target label holds 12 different numbers, 0 to 11: are they classes?") == 1
-    assert said.count("There is one client (Bern): there is nobody to join.") == 1
+    assert said.count("There is only one client (Bern), so there is no federation to join.") == 1
 
 
 BAD: list[tuple[list[str], str]] = [
@@ -99,7 +99,7 @@ BAD: list[tuple[list[str], str]] = [
     (["--method", "Ditto", "--method.lam", "much"], "method.lam must be a number, got 'much'"),
     (["--model", "resnet"], "unknown model 'resnet'; did you mean"),
     (["--clients", "2000", "--data", "digits"], "clients must be at most 898, got 2000: digits has 1797 samples"),
-    (["--participation", "0.01"], "participation 0.01 of 4 clients selects nobody; take at least 0.125"),
+    (["--participation", "0.01"], "participation 0.01 of 4 clients selects no client; take at least 0.125"),
     (["--buffers", "first"], "buffers must be average | local, got 'first'"),
     (["--data", "nothing"], "nothing"),
     (["--rounds"], "--rounds needs a value"),

@@ -341,14 +341,14 @@ MANY: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("entries", MANY, ids=lambda entries: str(entries)[:30])
 def test_too_many_cells_are_refused_before_they_are_made(entries: Options) -> None:
-    with pytest.raises(ComityError, match=rf"the study would have \d+ cells; at most {MOST_CELLS}, unless most_cells"):
+    with pytest.raises(ComityError, match=rf"the study would have \d+ runs; at most {MOST_CELLS}, unless most_cells"):
         expand(entries)
 
 
 def test_the_limit_of_cells_can_be_raised_and_lowered(capsys: Capture) -> None:
     assert len(expand({"seeds": 3, "most_cells": 3})) == 3
     said = rejected(capsys, "study", "--seeds", "3", "--most-cells", "2", "--out", "x")
-    assert "the study would have 3 cells; at most 2" in said
+    assert "the study would have 3 runs; at most 2" in said
 
 
 @pytest.mark.parametrize(

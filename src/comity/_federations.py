@@ -164,8 +164,8 @@ _TABLE: dict[str, NaturalFederation] = {
         source="the SURF histograms of Office and Caltech-10 by Gong et al.",
         recipe="The public histograms, 26 exact duplicates removed.",
         traps=(
-            "Webcam and DSLR show the same objects several times, so these two clients are flattered when "
-            "alone. No column names the object, so this cannot be mended."
+            "Webcam and DSLR show the same objects several times, so local training looks too good for these "
+            "two clients. No column names the object, so this cannot be mended."
         ),
     ),
     "parkinsons": NaturalFederation(
@@ -311,8 +311,8 @@ _TABLE: dict[str, NaturalFederation] = {
         source="https://archive.ics.uci.edu/dataset/152/connectionist+bench+vowel+recognition+deterding+data",
         recipe="As published; word names of the vowels; sex and the official split dropped.",
         traps=(
-            "Six frames per vowel and speaker, which are similar, fall on both sides of a split, so training "
-            "alone is probably flattered. No column names the utterance, so this cannot be mended."
+            "Six frames per vowel and speaker, which are similar, fall on both sides of a split, so local "
+            "training probably looks too good. No column names the utterance, so this cannot be mended."
         ),
     ),
     "wisdm": NaturalFederation(

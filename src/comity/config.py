@@ -189,10 +189,10 @@ def _check(config: Config) -> None:
     clients, participation = config.clients, config.participation
     if clients is not None and int(clients * participation + 0.5) < 1:
         raise ComityError(
-            f"participation {participation} of {clients} clients selects nobody; take at least {0.5 / clients:g}"
+            f"participation {participation} of {clients} clients selects no client; take at least {0.5 / clients:g}"
         )
     if config.guard is not None and config.is_local:
-        raise ComityError(f"guard {config.guard} has nothing to do for {LOCAL}, whose clients are alone already")
+        raise ComityError(f"guard {config.guard} has no effect on {LOCAL}: its clients use only their own models")
     if config.guard is not None and config.reference == "none":
         raise ComityError(f"guard {config.guard} needs each client's own model; leave reference out")
     if config.guard is not None and config.local_on != "all":

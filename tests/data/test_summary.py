@@ -54,8 +54,8 @@ def test_where_accuracy_means_little() -> None:
 def test_one_client_has_nobody_to_join() -> None:
     x, y = np.zeros((60, 2)), np.arange(60) % 2
     one = Dataset("mine", x, y, columns={"client": ["Bern"] * 60})
-    assert federate(one).warnings == ("There is one client (Bern): there is nobody to join.",)
-    assert federate(Dataset("mine", x, y), clients=1).warnings == ("There is one client (0): there is nobody to join.",)
+    assert federate(one).warnings == ("There is only one client (Bern), so there is no federation to join.",)
+    assert federate(Dataset("mine", x, y), clients=1).warnings == ("There is only one client (0), so there is no federation to join.",)
     assert federate(Dataset("mine", x, y), clients=2).warnings == ()
 
 

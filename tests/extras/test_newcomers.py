@@ -175,8 +175,8 @@ def test_they_are_in_the_folder_the_table_and_the_terminal(skewed: Options, tmp_
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"newcomers": 5}, r"newcomers is 5 of 5 clients.* nobody is left to train"),
-        ({"newcomers": 4, "participation": 0.4}, r"newcomers is 4 of 5 clients.* nobody is left to train"),
+        ({"newcomers": 5}, r"newcomers is 5 of 5 clients.* no client is left to train"),
+        ({"newcomers": 4, "participation": 0.4}, r"newcomers is 4 of 5 clients.* no client is left to train"),
         ({"newcomers": -1}, "newcomers must be at least 0"),
     ],
 )

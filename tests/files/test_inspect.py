@@ -54,7 +54,7 @@ def test_the_terminal_at_80_columns_and_a_client_that_did_not_move(tmp_path: Pat
     assert max(map(len, text.splitlines())) <= 80
     assert "…" not in text
     assert "nan" not in text
-    for told in ("The plain mean would harm", "ConFREE", "CALM", "head.weight", "Who would hurt whom", "Cosines"):
+    for told in ("The plain mean would harm", "ConFREE", "CALM", "head.weight", "Updates that would increase", "Cosines"):
         assert told in text
 
 
@@ -117,8 +117,8 @@ def test_what_is_lost_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[s
     arguments += ["--overwrite", "--lora", "products"]
     assert command("aggregate", arguments) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert all(" % lost in " in line for line in lines[:4])
-    assert "of the merged products is lost at rank 4" in lines[4]
-    assert "loses nothing" not in lines[4]
+    assert all(" % relative error in " in line for line in lines[:4])
+    assert "relative error of the merged products at rank 4" in lines[4]
+    assert "--rank auto" not in lines[4]
     assert command("aggregate", [*arguments, "--rank", "2"]) == 0
-    assert "--rank auto loses nothing" in capsys.readouterr().out
+    assert "--rank auto is exact" in capsys.readouterr().out

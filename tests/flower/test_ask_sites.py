@@ -201,7 +201,7 @@ def test_one_site_is_not_a_federation(tables: Path) -> None:
     config = configured()
     grid = Sites(tables, config)
     grid.contexts = dict([*grid.contexts.items()][:1])
-    with pytest.raises(ComityError, match="1 sites are left, and there is nobody to join"):
+    with pytest.raises(ComityError, match="1 sites are left; a federation needs at least 2"):
         ask_over(grid, config, grid.own, 1, patience=HASTY, at_least=1)
 
 

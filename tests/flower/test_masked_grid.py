@@ -132,7 +132,7 @@ UNIFORM = {"rule": {"name": "Mean", "by": "uniform"}}
 @pytest.mark.parametrize(
     ("operator", "site", "why"),
     [
-        ({"masked": False}, {}, "masked is false, and this site takes part in masked runs alone"),
+        ({"masked": False}, {}, "masked is false, and this site takes part only in masked runs"),
         ({"masked": False, "method": "Local"}, {}, "masked is false"),
         ({"min_clients": 2}, {}, "min_clients is 2, and this site's least is 3"),
         ({"max_weight": 1.0}, {}, "max_weight is 1, and this site's most is 0.5"),

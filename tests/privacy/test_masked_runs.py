@@ -108,7 +108,7 @@ def test_the_weights_of_one_are_lowered_to_what_clients_allow(options: Options) 
     squares = told.coefficients**2
     assert float(squares.max() / squares.sum()) <= 0.3 + 1e-9
     assert float(told.coefficients.sum()) == pytest.approx(1.0)  # as MGDA's own
-    assert [words for words in record.warnings if "so that nobody stands out" in words]
+    assert [words for words in record.warnings if "so that no client exceeds max_weight" in words]
 
 
 @pytest.mark.parametrize("rule", ["Mean", "ConFREE"])

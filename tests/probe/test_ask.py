@@ -214,7 +214,7 @@ def test_bad_input_is_one_line(arguments: list[str], words: str, capsys: pytest.
 
 def test_one_client_has_nobody_to_join() -> None:
     alone = dataset()
-    with pytest.raises(ComityError, match="nobody to join"):
+    with pytest.raises(ComityError, match="no federation to join"):
         comity.ask(Dataset("one", alone.x, alone.y, columns={"client": np.repeat("a", len(alone))}))
 
 

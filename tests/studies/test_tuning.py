@@ -114,7 +114,7 @@ def test_tuning_goes_by_the_metric_that_decides(tmp_path: Path, plant: Plant, me
     assert [(trial.value, trial.validation) for trial in search.tried] == [(v, v) for v in (0.1, 0.5, 0.9)]
     assert search.unit == DECIDING[metric].unit
     assert result.verdict.title == "Undecided"
-    assert result.verdict.evidence.startswith("Without a local baseline nobody can say whether joining helps.")
+    assert result.verdict.evidence.startswith("Without a local baseline, the runs do not show whether joining helps.")
 
 
 @pytest.mark.parametrize("metric", ["balanced", "log-loss"])

@@ -15,8 +15,9 @@ MATRIX = 9  # clients whose cosines fit next to each other
 LONGEST = 34  # letters per name
 
 MEANING = (
-    "To first order: 100 % is what a client's own update would bring to its own loss, below 0 its loss rises. All are "
-    "judged by a step as long as the mean's; the last column says how long the rule's own is, and what it would bring."
+    "Gains are to first order: 100 % is the gain of a client from its own update; below 0 its loss increases. For "
+    "comparison, each rule's step is scaled to the length of the mean's. Own step: its unscaled length as a multiple of "
+    "the mean's, and the gain."
 )
 
 
@@ -32,8 +33,8 @@ def show(found: Inspection, console: Console) -> None:
     count = len(found.ids)
     size = f"{counted(len(found.layers), 'layer')}, {sum(found.numbers):,} numbers"
     console.print(Text(f"{counted(count, 'client')} · {size} · {found.source}", style="dim"))
-    rate = f"{percent(found.conflict.overall, False)} of pairs and layers are in conflict."
-    console.print(Text(rate if count > 1 else "There is one client; conflict takes two.", style="bold"))
+    rate = f"Conflict (negative cosine): {percent(found.conflict.overall, False)} of client pairs, mean over layers."
+    console.print(Text(rate if count > 1 else "There is only one client, so there is no conflict.", style="bold"))
     console.print(Text(_answer(found), style="bold red" if found.mean.harmed else "bold green"))
     _rules(found, console)
     console.print(Text(MEANING, style="dim"))
@@ -47,7 +48,7 @@ def _answer(found: Inspection) -> str:
     """The clients whose loss the plain mean would increase."""
     mean, count = found.mean, len(found.ids)
     if not mean.harmed:
-        return f"The plain mean would harm none of the {count} clients." if count > 1 else "It is merged as it is."
+        return f"The plain mean would harm 0 of the {count} clients." if count > 1 else "It is merged as it is."
     names = ", ".join(f"{found.ids[j]} ({percent(float(mean.shares[j]))})" for j in mean.harmed[:5])
     more = f" and {len(mean.harmed) - 5} more" if len(mean.harmed) > 5 else ""
     return f"The plain mean would harm {len(mean.harmed)} of the {count} clients: {names}{more}."
@@ -55,10 +56,10 @@ def _answer(found: Inspection) -> str:
 
 def _rules(found: Inspection, console: Console) -> None:
     """The effect of each rule on the worst-off client, and how many clients it would harm."""
-    table = _table(console, "What each rule would do", "rule", "worst off", "gain", "harmed", "own step")
+    table = _table(console, "What each rule would do", "rule", "worst-off client", "gain", "harmed", "own step")
     for rule in found.verdicts:
         share = float(rule.shares[rule.worst])
-        harmed = Text(f"{len(rule.harmed)} of {len(found.ids)}", style="red") if rule.harmed else "nobody"
+        harmed = Text(f"{len(rule.harmed)} of {len(found.ids)}", style="red" if rule.harmed else "")
         gain = Text(percent(share), style="red" if share < -0.0005 else "")
         own_step = f"{rule.length:.2f}× {percent(share * rule.length)}"
         table.add_row(rule.rule, _short(found.ids[rule.worst], 20), gain, harmed, own_step)
@@ -70,8 +71,9 @@ def _hurts(found: Inspection, console: Console) -> None:
     pairs = found.hurts()
     if not pairs:
         return
-    title = f"Who would hurt whom: {len(pairs):,} of {len(found.ids) * (len(found.ids) - 1):,} ordered pairs"
-    table = _table(console, title, "the update of", "alone, to", "gain")
+    count = len(found.ids) * (len(found.ids) - 1)
+    title = f"Updates that would increase another client's loss: {len(pairs):,} of {count:,} ordered pairs"
+    table = _table(console, title, "update of", "applied to", "gain")
     for i, j, share in pairs[:PAIRS]:
         table.add_row(_short(found.ids[i]), _short(found.ids[j]), Text(percent(share), style="red"))
     console.print(table)
@@ -95,8 +97,8 @@ def _layers(found: Inspection, console: Console) -> None:
     console.print(table)
     if (rest := len(rates) - LAYERS) > 0:
         middle = percent(rates[order[len(rates) // 2]], False)
-        line = f"and {counted(rest, 'more layer')}; half of all are at {middle} or less"
-        console.print(Text(f"{line}, {rates.count(0)} without conflict", style="dim"))
+        line = f"and {counted(rest, 'more layer')}; median over all layers {middle}"
+        console.print(Text(f"{line}; {rates.count(0)} without conflict", style="dim"))
 
 
 def _cosines(found: Inspection, console: Console) -> None:
@@ -104,7 +106,7 @@ def _cosines(found: Inspection, console: Console) -> None:
     if count > MATRIX:
         values = found.cosines[~found.cosines.new_ones(count, count).bool().tril()]
         low, middle, high = (number(float(value)) for value in (values.min(), values.median(), values.max()))
-        spread = f"between {low} and {high}, half of them below {middle}"
+        spread = f"from {low} to {high}, median {middle}"
         console.print(Text(f"\nCosines of {len(values):,} pairs: {spread}.", style="dim"))
         return
     table = _table(console, "Cosines", "", *(str(j + 1) for j in range(count)))

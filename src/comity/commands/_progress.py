@@ -158,13 +158,13 @@ def _details(result: Result) -> Iterator[str]:
     seconds = ", ".join(f"{part} {value:.1f}" for part, value in asdict(result.seconds).items())
     yield f"Per round: {cost.down / 1e6:.2f} MB down, {cost.up / 1e6:.2f} MB up. Seconds in total: {seconds}."
     if result.failures:
-        yield f"[yellow]{result.failures} times a client was left out; see rounds.jsonl.[/]"
+        yield f"[yellow]{result.failures} times a client was left out of a round; see rounds.jsonl.[/]"
 
 
 def _newcomers(late: Newcomers) -> str:
     """“Newcomers: 83.1 %, with local training 80.2 %; 1 of 5 is worse.”"""
     mean = late.metrics.get(OWN.key)
-    words = "Newcomers: none was served" if mean is None else f"Newcomers: {_percent(mean.mean)}"
+    words = "Newcomers: no newcomer got a model" if mean is None else f"Newcomers: {_percent(mean.mean)}"
     if (transfer := late.transfer) is not None:
         local = _number(DECIDING[transfer.metric], transfer.local)
         words += f", {DECIDING[transfer.metric].label} of local training {local}; "

@@ -81,21 +81,21 @@ def _print(done: "Merge", console: "Console", seconds: float) -> None:
     if done.lost:
         worst = sorted(done.lost.items(), key=lambda pair: -pair[1])
         for layer, lost in worst[:LAYERS]:
-            console.print(Text(f"{100 * lost:6.2f} % lost in {layer}", style="dim"))
+            console.print(Text(f"{100 * lost:6.2f} % relative error in {layer}", style="dim"))
         if rest := worst[LAYERS:]:
             line = f"{100 * rest[0][1]:6.2f} % or less in {counted(len(rest), 'more layer')}"
             console.print(Text(line, style="dim"))
         ranks = "–".join(map(str, sorted({min(done.ranks.values()), max(done.ranks.values())})))
-        line = f"{100 * done.lost_overall:.2f} % of the merged products is lost at rank {ranks}"
-        hint = "; --rank auto loses nothing" if done.lost_overall > MUCH else ""
-        console.print(Text(f"{line}, by what is cut off and by rounding (relative error){hint}"), soft_wrap=True)
+        line = f"{100 * done.lost_overall:.2f} % relative error of the merged products at rank {ranks}"
+        hint = "; --rank auto is exact" if done.lost_overall > MUCH else ""
+        console.print(Text(f"{line}, from truncation and rounding{hint}"), soft_wrap=True)
     clients, layers = counted(len(done.ids), "client"), counted(len(done.layers), "layer")
     ratios = [f"{length:.2f}" for length in done.length_ratio.tolist() if not math.isnan(length)]
     span = "–".join(dict.fromkeys((min(ratios, key=float), max(ratios, key=float)))) if ratios else ""
     facts = [
         f"{done.output}: {clients} merged by {done.rule} in {layers}",
         f"{counted(len(done.dropped), 'file')} left out" if done.dropped else "",
-        f"{percent(done.conflict.overall, False)} of pairs and layers in conflict" if len(done.ids) > 1 else "",
+        f"{percent(done.conflict.overall, False)} of client pairs in conflict" if len(done.ids) > 1 else "",
         f"{done.certificate} {done.residual:.0e}" if done.residual else "",
         f"layers {span} times as long as the mean's" if span else "",
         f"{seconds:.1f} s, peak memory {show_bytes(peak())}",

@@ -38,7 +38,7 @@ def flower(
         from comity.privacy import write_secrets
 
         files, least = write_secrets(folder, chosen.clients or CLIENTS), default("min_clients")
-        print(f"Wrote {len(files)} files into {folder}. Hand each to its client alone, then remove the folder.")
+        print(f"Wrote {len(files)} files into {folder}. Give each file only to its client, then delete the folder.")
         if len(files) < least:
             print(
                 f"No site accepts a sum of fewer than {least} clients, unless it lowers min_clients in its own policy."

@@ -30,7 +30,7 @@ class StudyOptions:
         jobs: number of parallel runs; by default one per core
         shard: run a part of the study: 3/16 is the third of 16 parts, for the tasks of a Slurm array with one --out
         on: ray: run on a Ray cluster (an existing one, or a new local one); ray:ADDRESS: on the cluster at ADDRESS
-        most_cells: maximum number of configurations; by default 10,000
+        most_cells: maximum number of runs; by default 10,000
         callbacks: dotted names of your own Callback classes, which are called in every run
         keep_checkpoints: keep the checkpoints of all finished runs; by default only those of local baselines are kept
         dry_run: print the number of runs and the estimated time, from a stored cost model and one measured round, and

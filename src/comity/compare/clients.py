@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 HEADINGS = ("client", "samples", "local → joined", "gain [95 % CI]", "state")
 WRAPPED = ("client", "state")  # columns that may wrap in a narrow terminal
+DROPPED = ("samples", "local → joined")  # columns that a narrow terminal hides, in this order
 MOST_ROWS = 20  # maximum number of rows in a terminal; the others are counted
 
 
@@ -93,11 +94,16 @@ class ClientTable:
 
     @property
     def note(self) -> str:
+        return self.note_without(())
+
+    def note_without(self, hidden: Sequence[str]) -> str:
+        """The note below the table, without the ``hidden`` columns."""
         points = " in points" if self.metric.unit == "%" else ""
-        words = f"Samples: training per fold + tested over all folds. {capital(self.metric.label)}, and gain{points}."
+        words = "" if "samples" in hidden else "Samples: training per fold + tested over all folds. "
+        words += f"{capital(self.metric.label)}, and gain{points}."
         if any(row.state == "undecided" for row in self.rows):
             words += " (≥ …): the smallest loss that these tests would detect (power 80 %)."
-        return words
+        return f"{words} Hidden, because the terminal is too narrow: {', '.join(hidden)}." if hidden else words
 
     # Output formats.
 
@@ -130,25 +136,28 @@ class ClientTable:
         shown = self.rows[:MOST_ROWS]
         texts = list(map(self.texts, shown))
         columns = {heading: [row[i] for row in texts] for i, heading in enumerate(self.headings)}
-        if sum(_narrowest(*column) for column in columns.items()) > options.max_width:
-            columns = {name.replace(" ", "\n") if name in self.added else name: each for name, each in columns.items()}
-        if sum(_narrowest(*column) for column in columns.items()) > options.max_width:
-            del columns["samples"]  # rather than cut off a number
+        hidden = []
+        for heading in DROPPED:  # rather than cut off a number or fold names letter by letter
+            if sum(_narrowest(*column) for column in columns.items()) > options.max_width:
+                hidden.append(heading)
+                del columns[heading]
+        wide = sum(2 + max(map(len, [heading, *cells])) for heading, cells in columns.items()) <= options.max_width
         for heading in columns:
             side: Literal["left", "right"] = "left" if heading in WRAPPED else "right"
-            drawn.add_column(heading, justify=side, no_wrap=heading not in WRAPPED, overflow="fold")
+            short = heading if wide or heading in HEADINGS else heading.replace(" ", "\n")
+            drawn.add_column(short, justify=side, no_wrap=heading not in WRAPPED, overflow="fold", vertical="bottom")
         styles = {"worse": "red", "not worse": "green", "undecided": "dim"}
         for row, (*cells, state) in zip(shown, zip(*columns.values(), strict=True), strict=True):
             drawn.add_row(*map(Text, cells), Text(state, style=styles[row.state]))
         yield drawn
         if len(self.rows) > MOST_ROWS:
             yield Text(f"… and {counted(len(self.rows) - MOST_ROWS, 'more client')}.", style="dim")
-        yield Text(self.note, style="dim")
+        yield Text(self.note_without(hidden), style="dim")
 
 
 def _narrowest(heading: str, cells: Sequence[str]) -> int:
     """Characters that a column needs in a terminal, including the gap after it."""
-    texts = [*heading.splitlines(), *cells]
+    texts = [heading, *cells] if heading in HEADINGS else [*heading.split(), *cells]  # added headings are on two lines
     return 2 + max(map(len, " ".join(texts).split() if heading in WRAPPED else texts))
 
 

@@ -63,7 +63,7 @@ def _without_evidence(cells: Sequence[Cell]) -> Verdict:
     if not cells:
         return Verdict("Undecided", "No run is finished yet.", None, [])
     best = max(cells, key=_better)
-    reason = "Without a local baseline nobody can say whether joining helps."
+    reason = "Without a local baseline, the runs do not show whether joining helps."
     advice = [Advice("Train the local baseline too", "Leave out --reference none.")]
     if any(cell.mean_gain for cell in cells):
         reason = "One seed without the scores of single tests cannot show whether joining helps."

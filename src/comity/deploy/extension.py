@@ -41,7 +41,7 @@ class SaveModels(Extension):
         clients = len(site.federation)
         size = clients * site.initial.numel() * 4 * (1 if plan.config.is_local else 2)
         if site.federation.preprocessing is None:
-            self.note = "No models are saved: nothing says how raw samples became those of the clients."
+            self.note = "No models are saved: the preprocessing of raw samples is unknown."
         elif (clients > MOST_CLIENTS or size > MOST_BYTES) and not self.asked:
             self.note = f"No models of {clients} clients ({show_bytes(size)}) are saved; --save-models saves them."
 
@@ -82,7 +82,7 @@ def artefact_of(plan: "RunPlan", cid: int, experts: list[Weighted], performance:
     """The model of a client of a run, wherever the client is."""
     federation, config = plan.site.federation, plan.config
     if federation.preprocessing is None:
-        raise ComityError("nothing says how raw samples became those of the clients")
+        raise ComityError("the preprocessing of raw samples is unknown")
     if not experts:
         raise ComityError("an extension changes predictions in a way that no file can hold")
     return make_artefact(

@@ -220,7 +220,7 @@ class Server:
     @property
     def first_failure(self) -> str:
         failed = self.record.failed
-        return f"client {min(failed)}: {failed[min(failed)]}" if failed else "nobody was asked"
+        return f"client {min(failed)}: {failed[min(failed)]}" if failed else "no client was asked"
 
     def questions(self, cids: Sequence[int], **about: Any) -> dict[int, Question]:
         """The method's message to each of these clients, with the engine's fields."""

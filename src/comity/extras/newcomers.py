@@ -32,7 +32,7 @@ class Newcomers(Extension):
         if count < 1 or cohort_size(count, self.participation) < 1:
             raise ComityError(
                 f"newcomers is {self.count} of {len(everyone)} clients, with a participation of "
-                f"{self.participation} of the others: nobody is left to train"
+                f"{self.participation} of the others: no client is left to train"
             )
         return everyone.first(count)
 

@@ -154,7 +154,7 @@ class TorchFile(WeightFile):
             self.map()
         except pickle.UnpicklingError as error:
             reason = "it holds more than tensors and plain values, which is not safe to load"
-            raise self.wrong(f"{reason}; save the state dict alone") from error
+            raise self.wrong(f"{reason}; save only the state dict") from error
         if not self._tensors:
             raise self.wrong("it holds no state dict: no tensors by name")
         entries: dict[str, StoredTensor] = {}

@@ -81,7 +81,7 @@ class Model:
         for part in ("body", "head"):
             if len(apart) == 1 and not self._tensors[part]:
                 raise ComityError(
-                    f"the method shares the {apart.pop()} alone, and nothing is learnt in the {part} of model "
+                    f"the method shares only the {apart.pop()}, and nothing is learnt in the {part} of model "
                     f"{type(net).__name__}; take another model, or name the last linear layer of your own by model.head"
                 )
         unknown = set(shared) - set(self._tensors)

@@ -47,7 +47,7 @@ class Policy:
         """Reject a run that this site does not accept."""
         allowed = {"method": self.methods, "rule": self.rules}
         if self.masked and not config.masked:
-            why = "masked is false, and this site takes part in masked runs alone"
+            why = "masked is false, and this site takes part only in masked runs"
         elif config.masked and config.min_clients < self.min_clients:
             why = f"min_clients is {config.min_clients}, and this site's least is {self.min_clients}"
         elif config.masked and config.max_weight > self.max_weight:

@@ -70,7 +70,7 @@ class MaskedRound:
         coefficients, shares = self._within_bounds(chosen.coefficients[0]), self._within_bounds(updates.shares)
         if lowered := int((coefficients != chosen.coefficients[0]).sum()):
             self.server.record.warnings.append(
-                f"coefficients of {lowered} clients were moved toward their mean so that nobody stands out (max_weight)"
+                f"coefficients of {lowered} clients were moved toward their mean so that no client exceeds max_weight"
             )
 
         # 3. The sum of the updates with these coefficients.

@@ -134,7 +134,7 @@ def ask(
 def check(federation: Federation) -> None:
     """Reject a federation with one client or one class."""
     if len(federation) < 2:
-        raise ComityError(f"{federation.name} has one client: there is nobody to join")
+        raise ComityError(f"{federation.name} has only one client, so there is no federation to join")
     if federation.classes < 2:
         raise ComityError(f"{federation.name} has one class: there is nothing to predict")
 

@@ -260,7 +260,7 @@ class _Inquiry:
             self.say(f"Columns and classes are not compared between sites in a masked question: {why}.")
         while True:
             if len(self.known) < 2:
-                raise ComityError(f"{len(self.known)} sites are left, and there is nobody to join")
+                raise ComityError(f"{len(self.known)} sites are left; a federation needs at least 2")
             try:
                 return self._answered()
             except _SiteLeft:

@@ -188,8 +188,8 @@ def select(cells: list[Config], only: Mapping[str, Any]) -> list[Config]:
         if not kept:
             known = ", ".join(dict.fromkeys(show(value, key) for value in there if value is not None))
             raise ComityError(
-                f"only {key}={','.join(map(str, texts))} selects no cell; "
-                + (f"the cells have {key} {known}" if known else f"no cell has the option {key}")
+                f"only {key}={','.join(map(str, texts))} selects no run; "
+                + (f"the runs have {key} {known}" if known else f"no run has the option {key}")
             )
         cells = kept
     return cells
@@ -208,7 +208,7 @@ def _check_count(cells: int, entries: Mapping[str, Any]) -> None:
     most = convert(entries.get("most_cells") or MOST_CELLS, Count, "most_cells")
     if cells > most:
         limit = f"at most {most}, unless most_cells (--most-cells) is larger"
-        raise ComityError(f"the study would have {cells} cells; {limit}")
+        raise ComityError(f"the study would have {cells} runs; {limit}")
 
 
 def local_of(config: Config) -> Config:

@@ -117,9 +117,9 @@ class _Study:
             for config in known:
                 self.places.place(config)  # rejects conflicting runs
             self.show.say(
-                f"{f'Shard {plan.shard}: ' if plan.shard else ''}{len(plan.asked)} cells and "
+                f"{f'Shard {plan.shard}: ' if plan.shard else ''}{counted(len(plan.asked), 'run')} and "
                 f"{counted(len(locals_of(plan.asked)), 'local baseline')}, "
-                + ("on Ray, " if plan.on_ray else f"{plan.most} runs in parallel, ")
+                + ("on Ray, " if plan.on_ray else f"{plan.most} in parallel, ")
                 + f"workers per run: {plan.workers}."
             )
             self.note()
