@@ -79,7 +79,7 @@ def test_a_quick_benchmark_of_the_federations_that_come_with_comity(
     clients = Path("quick/clients.csv").read_text().splitlines()[1:]
     assert len(clients) == sum(each.clients for each in results if each.kind == "configuration")
     assert "has the best mean rank" in said
-    assert "no regression: parkinsons 15, 20, 25, 30." in " ".join(said.split())
+    assert "no regression: parkinsons (15, 20, 25, 30)." in " ".join(said.split())
 
 
 def test_mistakes_are_one_line(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:

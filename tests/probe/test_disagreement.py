@@ -71,7 +71,7 @@ def test_exchanged_columns_are_named_together() -> None:
     x[np.ix_(there, [2, 3])] = x[np.ix_(there, [3, 2])]
     (finding,) = found(replace(dataset, x=x))
     assert (finding.client, finding.kind, finding.what) == ("h2", "exchange", ("2", "3"))
-    assert str(finding).startswith("h2, column 2 and 3: probably exchanged: median 12")
+    assert str(finding).startswith("h2, columns 2 and 3: probably exchanged: median 12")
 
 
 def heart(hospital: str, change: Callable[[np.ndarray, list[int]], None]) -> list[Finding]:

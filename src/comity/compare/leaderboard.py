@@ -181,7 +181,7 @@ class Leaderboard:
             "that are worse than the best by more than the critical difference.",
         ]
         if numeric := [each for each in self.federations if each in natural() and natural()[each].thresholds]:
-            asked = listed(f"{each} {', '.join(map(str, natural()[each].thresholds))}" for each in numeric)
+            asked = listed(f"{each} ({', '.join(map(str, natural()[each].thresholds))})" for each in numeric)
             notes.append(
                 f"A numeric target is asked as classes, with these thresholds, as comity has no regression: {asked}."
             )

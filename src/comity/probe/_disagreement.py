@@ -83,7 +83,8 @@ class Finding:
     def __str__(self) -> str:
         if self.kind == "site":
             return f"{self.client}, {len(self.what)} columns ({', '.join(self.what[:3])}, …): {self.evidence}"
-        return f"{self.client}, {'class' if self.kind == 'labels' else 'column'} {listed(self.what)}: {self.evidence}"
+        one, more = ("class", "classes") if self.kind == "labels" else ("column", "columns")
+        return f"{self.client}, {one if len(self.what) == 1 else more} {listed(self.what)}: {self.evidence}"
 
 
 class Summary(NamedTuple):

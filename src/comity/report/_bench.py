@@ -64,7 +64,7 @@ def read_benchmark(out: str | Path, stored: Path | None = None, remarks: Sequenc
             if run.result is not None:
                 seconds += run.result.seconds.train + run.result.seconds.aggregate + run.result.seconds.evaluate
                 machine = run.result.machine
-                known = run.result.versions | {key: machine.get(key) for key in ("python", "processor", "cores")}
+                known = run.result.versions | {key: machine.get(key) for key in ("python", "system", "cores")}
                 for key, value in known.items():
                     if value is not None:
                         setup.setdefault(key, {})[str(value)] = None
