@@ -93,7 +93,7 @@ def decisive_table() -> str:
         paper = published_accuracy("confree-table2", method=method, rule=rule, **SETTING)
         body.append([_label((method, rule)), str(len(each.runs)), *numbers, paper])
     heads = ["", "seeds", "last round", "largest over rounds", "largest, all tests pooled", "paper"]
-    return grid(heads, body) if body else "No run is finished."
+    return grid(heads, body) if body else "No finished run is in this table yet."
 
 
 def decisive_gains() -> str:
@@ -187,6 +187,7 @@ def _counts(cell: Cell, other: Cell) -> dict[str, object]:
         sum(state == "worse" for state in states(each, cell.setting.margin).values()) for each in (found, contrary)
     )
     gains = [each.gain for each in pairs.values()]
-    detected = f"{100 * median(each.detectable for each in found.values()):.0f}"
+    size = 100 * median(each.detectable for each in found.values())
+    detected = f"{size:.0f}" if size <= 100 else "–"
     signs = (sum(gain < 0 for gain in gains), gains.count(0), sum(gain > 0 for gain in gains))
     return dict(zip(HARM, (len(gains), *signs, lower, higher, detected), strict=True))

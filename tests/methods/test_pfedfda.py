@@ -76,5 +76,11 @@ def test_the_server_averages_the_gaussians_by_size(tiny: Options) -> None:
     assert isinstance(done.site.method, PFedFDA)
 
 
+def test_under_the_initial_head_it_is_fedbabu(tiny: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PFedFDA, "write_head", lambda *_: None)
+    ours, theirs = (run(**tiny, method=method).server.theta for method in ("pFedFDA", "FedBABU"))
+    assert torch.equal(ours, theirs)
+
+
 def test_it_has_the_same_bits_for_any_number_of_workers_and_resumed(tiny: Options, tmp_path: Path) -> None:
     assert_reproducible(tiny | {"participation": 0.6, "method": "pFedFDA"}, tmp_path / "run")
