@@ -63,7 +63,7 @@ class Model:
             raise ComityError(f"model {type(net).__name__} has parameters outside its submodules; put them in `body`")
         self._empty, self._compiled = empty, compiled
         self.held: tuple[weakref.ref[Tensor], list[tuple[int, int]]] | None = None
-        """What ``hold`` wrote or ``read`` made, and torch's count of changes to it and to the network; steps in C forget it."""
+        """What was held or read last, and torch's count of changes to it and to the network; steps in C forget it."""
         self._views: dict[tuple[str, ...], tuple[list[Tensor], list[Tensor], list[int]]] = {}
         self.net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         norms = [layer for layer in net.modules() if isinstance(layer, _BatchNorm) and local_norm]
