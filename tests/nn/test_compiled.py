@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from comity.nn import Model, Step, can_compile, chain_of, descend, outputs
+from comity.nn import MLP, Model, Step, can_compile, chain_of, descend, outputs
 from comity.nn import _compiled as compiled
 from comity.nn._chain import Gradients
 from comity.nn._net import Net
@@ -113,6 +113,21 @@ def test_what_diverged_before_changes_no_bit() -> None:
     for broken in (torch.full_like(x, torch.nan), x * 1e38):
         assert not torch.isfinite(train(model, broken)).all()
         assert torch.equal(train(model, x), expected)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 5])
+def test_it_makes_no_difference_to_a_flat_net_how_images_lie(channels: int) -> None:
+    shape = (channels, 5, 7)
+    x, y, order = torch.randn(9, *shape), torch.arange(9) % 3, torch.randperm(9)
+    found = []
+    for form in (torch.contiguous_format, torch.channels_last):
+        torch.manual_seed(0)
+        model = Model(MLP(shape, 3, (4,)))
+        loss = descend(model, (), Step(lr=0.1), None, x.contiguous(memory_format=form), y, order, [4, 5])
+        found.append((loss, model.read(), outputs(model, x.contiguous(memory_format=form))))
+    assert found[0][0] == found[1][0]
+    assert torch.equal(found[0][1], found[1][1])
+    assert torch.equal(found[0][2], found[1][2])
 
 
 def test_a_model_that_diverges_does_so_here_too() -> None:

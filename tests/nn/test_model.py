@@ -54,6 +54,25 @@ def test_a_vector_is_held_until_something_changes() -> None:
     assert torch.equal(twin.read(), vector)
 
 
+def test_a_vector_that_was_read_is_held() -> None:
+    model = mlp()
+    vector, before = model.read(), model.tensors()[0]._version
+    model.hold(vector)
+    assert model.tensors()[0]._version == before  # nothing was written
+    model.write(-vector)
+    model.hold(vector)
+    assert torch.equal(model.read(), vector)
+
+
+def test_weights_are_read_and_written_where_they_are_now() -> None:
+    model = mlp()
+    vector, head = model.read(), model.net.get_submodule("head")
+    head.weight.data = torch.ones_like(head.weight)
+    assert torch.equal(model.read("head")[: head.weight.numel()], torch.ones(head.weight.numel()))
+    model.write(vector)
+    assert torch.equal(head.weight.detach().flatten(), vector[model.size("body") :][: head.weight.numel()])
+
+
 def test_the_layout_names_each_layer_where_it_lies() -> None:
     model = Model(ResNet4(SHAPE, 4))
     vector = model.read()

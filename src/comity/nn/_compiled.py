@@ -158,6 +158,11 @@ def outputs(model: "Model", x: Tensor) -> Tensor:
     return found
 
 
+def _is_interleaved(x: Tensor) -> bool:
+    """Whether these are images whose pixels lie one after another, each with several channels."""
+    return x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+
+
 def _program(module: nn.Module, shape: Sequence[int], chain: Layers | None = None) -> "_Program":
     """A module as ``steps.c`` wants it, for samples of this shape. ``chain``: the layers of what is not a whole net."""
     program = _programs.get(module)
@@ -215,13 +220,11 @@ class _Program:
         )
 
     def samples(self, layers: "ctypes.Array[_Layer]", x: Tensor) -> Tensor:
-        """As ``steps.c`` wants them for these layers: images in channels_last, also for a flat net that copies anyway."""
-        pixels = x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
-        if layers[0].h or pixels:
-            layers[0].w = layers[0].w if layers[0].h else x.shape[1]
+        """As ``steps.c`` wants them: images in channels_last, also for flat layers, which copy each sample anyway."""
+        if layers[0].h:
             return x.contiguous(memory_format=torch.channels_last)
-        layers[0].w = 0
-        return x.flatten(1).contiguous()
+        layers[0].w = x.shape[1] if _is_interleaved(x) else 0
+        return x if layers[0].w else x.flatten(1).contiguous()
 
     def room(self, most: int) -> int:
         """Memory for activations and derivatives of batches of up to this size, kept from call to call."""

@@ -63,7 +63,7 @@ class Model:
             raise ComityError(f"model {type(net).__name__} has parameters outside its submodules; put them in `body`")
         self._empty, self._compiled = empty, compiled
         self.held: tuple[weakref.ref[Tensor], list[tuple[int, int]]] | None = None
-        """What ``hold`` wrote, and torch's count of changes to it and to the network; steps in C forget it."""
+        """What was held or read last, and torch's count of changes to it and to the network; steps in C forget it."""
         self._views: dict[tuple[str, ...], tuple[list[Tensor], list[Tensor], list[int]]] = {}
         self.net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         norms = [layer for layer in net.modules() if isinstance(layer, _BatchNorm) and local_norm]
@@ -144,7 +144,10 @@ class Model:
             return torch.empty(0)
         lend = self._empty if views[0].dtype == torch.float32 else None
         vectors = [view if view.ndim == 1 else view.reshape(-1) for view in views]
-        return torch.cat(vectors, out=None if lend is None else lend(sum(sizes)))
+        vector = torch.cat(vectors, out=None if lend is None else lend(sum(sizes)))
+        if not names and self._holding() is None:
+            self.held = weakref.ref(vector), self._versions(vector)
+        return vector
 
     @torch.no_grad()
     def write(self, vector: Tensor, *names: str) -> None:
@@ -158,10 +161,15 @@ class Model:
             torch._foreach_copy_(views, shaped)
 
     def hold(self, vector: Tensor) -> None:
-        """``write`` of the whole, unless it is the vector that was held last and nothing was changed since."""
-        if self.held is None or self.held[0]() is not vector or self.held[1] != self._versions(vector):
+        """``write`` of the whole, unless it is the vector that was held or read last and nothing was changed since."""
+        if self._holding() is not vector:
             self.write(vector)
             self.held = weakref.ref(vector), self._versions(vector)
+
+    def _holding(self) -> Tensor | None:
+        """The vector that is known to be what the network holds."""
+        vector = None if self.held is None else self.held[0]()
+        return None if vector is None or self.held is None or self.held[1] != self._versions(vector) else vector
 
     def _versions(self, vector: Tensor) -> list[tuple[int, int]]:
         return [(id(tensor), tensor._version) for tensor in (vector, *self.tensors())]

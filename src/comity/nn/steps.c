@@ -492,7 +492,7 @@ static void take(const float *samples, const int64_t *order, const layer_t *l, c
                 for (int64_t x = 0; x < l->w; x++)
                     for (int64_t c = 0; c < l->c; c++) to->x[(y * l->c + c) * to->stride + x * batch + b] = *from++;
         } else if (l->w == 3) planes(from, at, l->c / 3, 3);
-        else if (l->w > 1) planes(from, at, l->c / l->w, l->w);
+        else if (l->w) planes(from, at, l->c / l->w, l->w);
         else memcpy(at, from, 4 * l->c);
     }
 }
