@@ -38,7 +38,7 @@ VARIANTS = {
     "--partition.samples_per_client 200 --partition.shift 0.8 --method FedRep,FedALA,APFL,FedPAC "
     "--tune lr=0.02,0.05,0.1,... --control none",
     "fedora-balanced-mnist": "fedora-balanced --data mnist "
-    "--partition.samples_per_client 469 --clients 36 --test-share 0.5906 --tune lr=0.02,0.05,0.1,...",
+    "--partition.samples_per_client 469 --clients 36 --test-share 0.5906 --tune lr=0.02,0.05,0.1,... --control none",
     "fedora-pairs": "fedora-shifts --clients 20 --method FEDORA --sweep method.labels=false,true --control none",
     "confree-tuned": "confree-table1 --data fashion-mnist --partition label-shift --partition.samples_per_client 200 "
     "--partition.shift 0.8 --method FedRep,APFL --rule Mean,ConFREE --tune lr=0.05,0.1,0.2,... "
