@@ -11,7 +11,6 @@ from typing import Literal
 
 from comity._errors import ComityError
 from comity._options import Count
-from comity.metrics import DECIDING
 
 EMBEDDED = Path(__file__).parent / "data" / "federations"
 """The files that come with comity; its README has their licences."""
@@ -73,7 +72,7 @@ class NaturalFederation:
     @property
     def task(self) -> str:
         """What is predicted, and how it is measured; for a numeric target also its classes."""
-        decides = f"{DECIDING[self.metric].label} decides"
+        decides = "balanced accuracy decides" if self.metric == "balanced" else f"{self.metric} decides"
         if not self.thresholds:
             return f"classification, {decides}"
         number, *more = self.thresholds
