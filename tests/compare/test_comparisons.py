@@ -20,7 +20,7 @@ from run_folders import make
 def table(*paths: Path, base: str | None = None) -> dict[str, dict[str, str]]:
     """By label: heading to what is shown."""
     made = LoadedStudy(*paths, base=base).table()
-    return {line.label: {column.heading: str(line.entries[column.name]) for column in COLUMNS} for line in made.lines}
+    return {line.label: {column.heading: str(line.entries[column.name]) for column in COLUMNS} for line in made.rows}
 
 
 def between(numbers: dict[int, float], base: dict[int, float]) -> Difference | None:
@@ -146,7 +146,7 @@ def test_of_several_means_the_one_by_size_is_the_base_unless_another_is_asked_fo
     asked = LoadedStudy(tmp_path, base="Mean (by=uniform)").table()
     assert asked.remarks == []
     assert "difference to Mean (by=uniform)" in asked.markdown()
-    entries = {line.label: str(line.entries["difference"]) for line in asked.lines}
+    entries = {line.label: str(line.entries["difference"]) for line in asked.rows}
     assert entries == {
         "FedRep + Mean (by=uniform)": "–",
         "FedRep + Mean (by=size)": "−5.00 (no interval)",
