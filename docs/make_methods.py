@@ -50,7 +50,7 @@ are collections of methods; "the FedPG papers' platform" is the public code of F
 without FedPG itself. ° marks settings as commonly reported: the paper was not read again for this page.
 
 **Evaluated** says which model is tested. "As received": with the newest shared part, before local training. "As
-fitted": after the client's last local training. The option `--moment` changes it.
+fitted": after the client's last local training. The option `--eval-point` changes it.
 
 """
 PUBLISHED = {
@@ -299,7 +299,7 @@ def details(name: str, method: type[Method[Any, Any]]) -> str:
     published, code = PUBLISHED.get(name, ("", ""))
     lines = [f"## {name}\n", f"{parts(method)['Equation']}\n"]
     lines += [f"- **Paper**: {published}"] * bool(published) + [f"- **Public code**: {code}"] * bool(code)
-    return "\n".join([*lines, f"- **Evaluated** as {method().moment}", ""])
+    return "\n".join([*lines, f"- **Evaluated** as {method().eval_point}", ""])
 
 
 def anchor(name: str) -> str:

@@ -27,6 +27,7 @@ OPTIONS = {
     "cdr client-drop-rate": "dropout",
     "dev did device-id gpu gpu-id cuda use-cuda": "device",
     "eg eval-gap eval-freq eval-interval test-gap test-interval": "eval-every",
+    "moment evaluation-point": "eval-point",
     "nnc num-new-clients": "newcomers",
     "ften fine-tuning-epoch-new": "newcomer-rounds",
     "sfn save-folder-name save-folder": "save-models",

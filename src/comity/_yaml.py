@@ -14,6 +14,8 @@ from comity._overlay import Entries
 
 FORMER = ("tensorboard", "wandb", "mlflow")
 """Boolean options of earlier versions, now values of ``track``."""
+RENAMED = {"moment": "eval_point"}
+"""Options by their names in files of earlier versions."""
 MOST_YAML = 10**6
 """Maximum bytes of a file."""
 _DEEPEST, _LONGEST, _MOST_VALUES = 20, 20_000, 100_000
@@ -33,7 +35,7 @@ def read_yaml(path: Path | None, *, allow_code: bool = False) -> Entries:
     before = {name: convert(entries.pop(name), bool, name) for name in FORMER if name in entries}
     if any(before.values()):
         entries.setdefault("track", [name for name, chosen in before.items() if chosen])
-    return entries
+    return {RENAMED.get(name, name): value for name, value in entries.items()}
 
 
 def read_mapping(path: Path, what: str) -> Entries:

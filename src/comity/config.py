@@ -154,7 +154,10 @@ class Config(Running, Evaluation, Training, Privacy, Learning, Data):  # datacla
     @property
     def key(self) -> str:
         """Hash of the options that affect results."""
-        decisive = {name: value for name, value in self.plain().items() if options(Config)[name].decides}
+        declared = options(Config)
+        decisive = {
+            declared[name].hashed or name: value for name, value in self.plain().items() if declared[name].decides
+        }
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
 
 

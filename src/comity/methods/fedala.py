@@ -33,7 +33,7 @@ class FedALA(Method):
         - The first training of W ends after 100 passes in any case, because it can oscillate at a large rate.
         - BatchNorm uses the received statistics while W is trained.
         - A client uses the mixture before local training, as in PFLlib. Early in training, for example of a
-          transformer, this is far below the model after local training (``--moment fitted`` evaluates that).
+          transformer, this is far below the model after local training (``--eval-point fitted`` evaluates that).
         - W moves with the square of θ_g − θ_i. After short steps, as with Adam, it stays near 1; a ``rate`` of 100 then
           helps.
 

@@ -31,7 +31,7 @@ class FedAS(Method[Message, FisherReply]):
     Departures:
         - Details follow PFLlib's code, with one exception: there, clients are aligned one after another in the same
           global body; here each starts from the received body.
-        - The client uses the aligned body; PFLlib evaluates the model after the last training (--moment fitted).
+        - The client uses the aligned body; PFLlib evaluates the model after the last training (--eval-point fitted).
         - BatchNorm's statistics are averaged with the same weights.
 
     Options:
