@@ -154,10 +154,8 @@ class Config(Running, Evaluation, Training, Privacy, Learning, Data):  # datacla
     @property
     def key(self) -> str:
         """Hash of the options that affect results."""
-        declared = options(Config)
-        decisive = {
-            declared[name].hashed or name: value for name, value in self.plain().items() if declared[name].decides
-        }
+        found = ((options(Config)[name], value) for name, value in self.plain().items())
+        decisive = {option.hashed or option.name: value for option, value in found if option.decides}
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
 
 

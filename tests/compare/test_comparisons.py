@@ -160,9 +160,7 @@ def test_of_several_means_the_one_by_size_is_the_base_unless_another_is_asked_fo
 
 
 def test_local_is_found_in_the_cache(tmp_path: Path) -> None:
-    make(
-        tmp_path / "a", [0.6] * 4, rounds=3, done=3, seed=1, options={"eval_point": "fitted"}
-    )  # no result of its own yet
+    make(tmp_path / "a", [0.6] * 4, rounds=3, done=3, seed=1, options={"eval_point": "fitted"})
     make(tmp_path / ".local" / "right", [0.4, 0.5, 0.6, 0.7], rounds=3, method="Local", seed=1)
     make(tmp_path / ".local" / "wrong", [0.9] * 4, rounds=3, method="Local", seed=2)
     study = LoadedStudy(tmp_path / "a")

@@ -58,7 +58,7 @@ class FedROD(ByParts):
         - Our choice: both losses take their step in the same batch, with the run's learning rate.
         - Our choice: h_i starts at 0; in PFLlib it starts as a copy of the global head.
         - A client uses the newest global model with its own head, as in PFLlib. After local training h_i can lag behind
-          the features, because the personal loss does not train the body (``--eval-point fitted`` evaluates that model).
+          the features, because the personal loss does not train the body (``--eval-point fitted`` evaluates it).
 
     Options:
         head: personal head: linear and kept by the client, or made from its class frequencies by a shared hypernetwork
