@@ -31,7 +31,7 @@ def read_yaml(path: Path | None, *, allow_code: bool = False) -> Entries:
         return {}
     entries = read_mapping(path, "config")
     if not allow_code:
-        refuse_code(entries, f"config {path}")
+        reject_code(entries, f"config {path}")
     before = {name: convert(entries.pop(name), bool, name) for name in FORMER if name in entries}
     if any(before.values()):
         entries.setdefault("track", [name for name, chosen in before.items() if chosen])
@@ -98,7 +98,7 @@ def _values(node: yaml.Node, known: dict[yaml.Node, int]) -> int:
     return known[node]
 
 
-def refuse_code(entries: Any, where: str) -> None:
+def reject_code(entries: Any, where: str) -> None:
     """Reject names of users' own classes in a file: importing them would execute their code.
 
     Names typed on the command line or in Python are trusted; a file may come from someone else.

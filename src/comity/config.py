@@ -36,7 +36,7 @@ from comity._sections import Training as Training
 from comity._yaml import FORMER
 from comity._yaml import code_in as code_in
 from comity._yaml import read_yaml as read_yaml
-from comity._yaml import refuse_code as refuse_code
+from comity._yaml import reject_code as reject_code
 
 COMPONENTS = tuple(KINDS)
 MLP = "mlp"

@@ -285,7 +285,7 @@ def _export(call: Call) -> tuple[Payload, ClientState]:
 
 
 def loss_as_received(site: "Site", client: Client, received: Payload, split: Split) -> float:
-    """The loss of the model as received: of the one for everybody, or the client's own if there is none."""
+    """The loss of the received model: the common model, or the client's own if the method has none."""
     before = client.snapshot()
     common = site.method.general(client, received)
     client.model.write(site.method.personal(client, received) if common is None else common)

@@ -105,7 +105,7 @@ class FedFomo(Method[OthersModels, WeighedReply]):
     def choose(self, server: Server, cid: int) -> list[int]:
         """Whose models a client gets: those that helped it most so far, ties at random, and a few at random."""
         random, table = server.random(f"models for {cid}"), server.store["helped"]
-        helped = table[cid] if cid < len(table) else torch.zeros(len(table))  # nobody has helped a newcomer yet
+        helped = table[cid] if cid < len(table) else torch.zeros(len(table))  # no client has helped a newcomer yet
         others = [j for j in server.clients if bool(server.store["heard"][j]) and j != cid]
         shuffled = [others[i] for i in torch.randperm(len(others), generator=random).tolist()]
         places = min(self.models, len(others))

@@ -138,7 +138,7 @@ class Model:
             tensor.copy_(piece)
 
     def hold(self, vector: Tensor) -> None:
-        """``write`` of the whole, unless it is the vector that was held last and nothing was changed since."""
+        """``write`` the whole model, unless it is the vector that was held last and is unchanged since."""
         if self.held is None or self.held[0]() is not vector or self.held[1] != self._versions(vector):
             self.write(vector)
             self.held = weakref.ref(vector), self._versions(vector)
