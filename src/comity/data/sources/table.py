@@ -14,7 +14,7 @@ from comity.data._dataset import Dataset
 from comity.data.schema import Cells, Encoded, Problem, Schema, is_blank
 from comity.data.schema_file import read_schema
 from comity.data.sources.columns import Columns, columns_of, read_columns
-from comity.data.sources.infer import client_names, for_others, infer_schema, ambiguous_marks
+from comity.data.sources.infer import ambiguous_marks, client_names, for_others, infer_schema
 from comity.data.sources.reading import Budget, array_bytes, reading
 
 TARGETS = ("target", "label", "outcome", "class", "diagnosis", "disease", "y")
