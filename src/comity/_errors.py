@@ -47,7 +47,7 @@ def unknown(
 ) -> ComityError:
     """The error for an unknown name, with the closest known ones; ``short`` has some of them by shorter names."""
     names = sorted(known)
-    by_lower_case = {name.lower(): name for name in names} | (short or {})
+    by_lower_case = {name.lower(): name for name in names} | dict(short or {})
     nearest = [by_lower_case[name] for name in get_close_matches(given.lower(), by_lower_case, n=3, cutoff=0.6)]
     if nearest:
         advice = f"did you mean {' or '.join(nearest)}?"

@@ -42,7 +42,7 @@ class FedFomo(Method[OthersModels, WeighedReply]):
         models: number of models that a client downloads per round
         epsilon: probability of a random model in the first round
         epsilon_decay: decrease of epsilon per round
-        common: send the mean of the last round's models too, which is evaluated as the common model and used by nobody
+        common: send the mean of the last round's models too, which is evaluated as the common model; no client uses it
     """
 
     models: CountOrZero = 5
