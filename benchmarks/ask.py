@@ -1,12 +1,13 @@
 """Does ``comity ask`` know before training what joining does to a client? On natural federations, each left out once.
 
-Truth is the study of benchmarks/guard_natural.py: FedAvg without a guard against local training, an mlp with 32 hidden
-units, 24 seeds. Each step writes into evidence/, and the calibration into the package.
+Truth is the leaderboard: FedAvg without a guard against local training, both with a learning rate chosen by
+validation, 15 seeds, in the metric that decides on each federation (accuracy or balanced accuracy). Each step writes
+into evidence/, and the calibration into the package.
 
-    python benchmarks/ask.py clients --runs runs/guard-natural   # probe, features, conflict and truth of each client
-    python benchmarks/ask.py longer --runs runs/guard-natural    # the same clients after longer training
-    python benchmarks/ask.py calibrate                           # calibration.json, and its evaluation
-    python benchmarks/ask.py draw                                # docs/images/ask.png
+    python benchmarks/ask.py clients      # probe, features, conflict and truth of each client
+    python benchmarks/ask.py longer       # the same clients after other training: 100 rounds at one rate
+    python benchmarks/ask.py calibrate    # calibration.json, and its evaluation
+    python benchmarks/ask.py draw         # docs/images/ask.png
 """
 
 import argparse
@@ -15,6 +16,7 @@ import io
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -27,21 +29,26 @@ from sklearn.linear_model import LogisticRegression
 
 import comity
 from comity._write import write_text
-from comity.compare import ClientPairs, LoadedStudy, Paired, paired_rows
-from comity.data import Dataset, Federation, federate, load
+from comity.compare import ClientPairs, Paired, Result, paired_rows, read_results
+from comity.config import Config, Entries, read_yaml
+from comity.data import Federation
+from comity.engine import RunPlan
+from comity.metrics import DECIDING, scores
 from comity.probe import SEEDS, compared
 from comity.probe import _logistic as logistic
 from comity.probe._logistic import Rows, common, log_probabilities
+from comity.studies import BENCHMARK, LEADERBOARD
 
 ROOT = Path(__file__).parent.parent
 EVIDENCE = ROOT / "evidence"
-PLAN = json.loads(Path(__file__).with_name("guard_federations.json").read_text())
-NAMES = sorted(PLAN["choosing"] + PLAN["reporting"])
 EDGES = [-5.0, -2.0, 0.0, 2.0, 5.0]
-"""Points of accuracy between the groups of the calibration; chosen before the last seven federations were read."""
+"""Points between the groups of the calibration; chosen on the first eight federations, with another truth."""
 CLIENTS, SCHEMES, LONGER = "ask-clients.csv", "ask-schemes.csv", "ask-longer.csv"
 LONGER_TRAINING = {"rounds": 100, "lr": 0.2}
-"""Beside 30 rounds at 0.05."""
+"""Instead of 30 rounds at the rates of the leaderboard."""
+RUNS = 3
+"""Seeds of the runs for conflict and longer training: together they test each row once."""
+JOINED = "FedAvg"
 Row = dict[str, Any]
 
 
@@ -67,56 +74,67 @@ def write(name: str, rows: Iterable[Row]) -> None:
     write_text(EVIDENCE / name, made.getvalue())
 
 
+@cache
+def leaderboard() -> dict[str, Result]:
+    """FedAvg's results by federation."""
+    return {each.federation: each for each in read_results(LEADERBOARD) if each.configuration == JOINED}
+
+
+NAMES = sorted(leaderboard())
+
+
+def options(name: str) -> Entries:
+    """The conditions of the leaderboard on one federation."""
+    conditions = {key: value for key, value in read_yaml(BENCHMARK).items() if key in Config.__dataclass_fields__}
+    limits = {key: value for key, value in read_yaml(BENCHMARK).items() if key.startswith("data.")}
+    return conditions | ({} if name == "heart" else limits) | {"data": name, "metric": leaderboard()[name].metric}
+
+
 # One row per client.
 
 
-def clients(runs: Path) -> Iterator[Row]:
-    """Federations that the file has already are kept."""
-    done = read(CLIENTS) if (EVIDENCE / CLIENTS).exists() else []
+def each_federation(file: str, measure: Callable[[str], Iterable[Row]]) -> None:
+    """Measure the federations that the file has not yet."""
+    rows = read(file) if (EVIDENCE / file).exists() else []
     for name in NAMES:
-        if kept := [row for row in done if row["federation"] == name]:
-            yield from kept
-            continue
-        study = runs / "studies" / name
-        if not (study / "table.csv").exists():
-            print(f"{name} is not finished")
-            continue
-        start = time.perf_counter()
-        dataset = load(str(next((runs / "data").glob(f"{name}.*"))))
-        assert isinstance(dataset, Dataset)
-        truth, conflict = _truth(study), _conflict(study)
-        for client, row in _probed(dataset).items():
-            yield {"federation": name} | row | truth[client] | conflict[client]
-        print(f"{name}: {time.perf_counter() - start:.0f} s", flush=True)
+        if not any(row["federation"] == name for row in rows):
+            start = time.perf_counter()
+            rows += [{"federation": name} | row for row in measure(name)]
+            write(file, sorted(rows, key=lambda row: row["federation"]))
+            print(f"{name}: {time.perf_counter() - start:.0f} s", flush=True)
 
 
-def _probed(dataset: Dataset) -> dict[int, Row]:
-    """The probe's gain with its interval, and what might say more: size, class skew, learning curve, other probes."""
-    pairs: dict[str, dict[int, list[Paired]]] = {"accuracy": {}, "brier": {}}
-    curve: dict[int, list[float]] = {}
-    kernel: dict[int, list[float]] = {}
+def clients(name: str) -> Iterator[Row]:
+    truth, conflict = _truth(name), _conflict(name)
+    for client, row in _probed(name).items():
+        if client in truth:  # balanced accuracy needs tests of two classes
+            yield {"client": client} | row | truth[client] | conflict[client]
+
+
+def _probed(name: str) -> dict[str, Row]:
+    """The probe's gain with its interval, and what might say more: size, class skew, learning curve."""
+    metric = leaderboard()[name].metric
+    pairs: dict[str, dict[int, list[Paired]]] = {each: {} for each in (metric, "brier", "curve")}
     for seed in range(SEEDS):
-        federation = federate(dataset, seed=seed)
-        for metric, client, pair in compared(federation, list(pairs)):
-            pairs[metric].setdefault(client, []).append(pair)
-        if seed < 3:
-            for client, rise, gain in _further(federation, pairs["accuracy"], seed):
-                curve.setdefault(client, []).append(rise)
-                kernel.setdefault(client, []).append(gain)
+        federation = RunPlan(Config.of(options(name) | {"seed": seed})).everyone
+        for kind, client, pair in compared(federation, [metric, "brier"]):
+            pairs[kind].setdefault(client, []).append(pair)
+        if seed < RUNS:
+            for client, pair in _halved(federation, metric):
+                pairs["curve"].setdefault(client, []).append(pair)
     shares = federation.counts.sum(0) / federation.counts.sum()
-    found: dict[int, Row] = {}
-    sums = {metric: {c: ClientPairs.of(p, metric) for c, p in each.items()} for metric, each in pairs.items()}
-    brier = {row.client: row.gain for row in paired_rows(sums["brier"], "brier", 0.01, federation.client_names)[0]}
-    for row in paired_rows(sums["accuracy"], "accuracy", 0.01, federation.client_names)[0]:
-        counts = federation.counts[row.client]
-        found[row.client] = {
-            "client": row.name,
+    found: dict[str, Row] = {}
+    rows = {
+        kind: {row.client: row for row in _rows(each, kind if kind in DECIDING else metric, federation)}
+        for kind, each in pairs.items()
+    }
+    for client, row in rows[metric].items():
+        counts = federation.counts[client]
+        found[row.name] = {
             "rows": int(counts.sum()),
             "classes": federation.classes,
             "skew": float(np.abs(counts / counts.sum() - shares).sum() / 2),
-            "curve": 100 * fmean(curve[row.client]),
-            "random features": 100 * fmean(kernel[row.client]),
-            "brier": 100 * brier[row.client],
+            **{kind: 100 * rows[kind][client].gain for kind in ("curve", "brier")},
             "probe": 100 * row.gain,
             "probe low": 100 * row.low,
             "probe high": 100 * row.high,
@@ -124,71 +142,59 @@ def _probed(dataset: Dataset) -> dict[int, Row]:
     return found
 
 
-def _further(federation: Federation, pairs: dict[int, list[Paired]], seed: int) -> Iterator[tuple[int, float, float]]:
-    """Per client: accuracy of the own model minus one from half of the rows; gain of a probe with random features."""
-    sites = [Rows.of(client.train) for client in federation.clients]
-    width = sites[0].x.shape[1]
-    directions = np.random.default_rng(0).standard_normal((width, 128)) * 1.5 / np.sqrt(width)
-
-    def lifted(rows: Rows) -> Rows:
-        return Rows(np.concatenate([np.maximum(rows.x @ directions, 0), rows.x], axis=1), rows.y)
-
-    together = common([lifted(rows) for rows in sites], federation.classes)
-    for client, rows in zip(federation.clients, sites, strict=True):
-        tests, own = Rows.of(client.test), pairs[client.id][-1].local.mean()
-        half = np.random.default_rng(seed).permutation(len(rows.y))[: max(1, len(rows.y) // 2)]
-        fewer = common([Rows(rows.x[half], rows.y[half])], federation.classes)
-        mine = common([lifted(rows)], federation.classes)
-        gain = _accuracy(together, lifted(tests)) - _accuracy(mine, lifted(tests))
-        yield client.id, float(own - _accuracy(fewer, tests)), gain
+def _rows(pairs: dict[int, list[Paired]], metric: str, federation: Federation) -> Sequence[Any]:
+    sums = {client: ClientPairs.of(each, metric) for client, each in pairs.items()}
+    return paired_rows(sums, metric, 0.01, federation.client_names)[0]
 
 
-def _accuracy(weights: NDArray[np.float64], tests: Rows) -> float:
-    return float((log_probabilities(weights, tests.x).argmax(1) == tests.y).mean())
+def _halved(federation: Federation, metric: str) -> Iterator[tuple[int, Paired]]:
+    """Per client: the own model against one from half of its rows."""
+    for client in federation.clients:
+        rows, tests = Rows.of(client.train), Rows.of(client.test)
+        half = np.random.default_rng(federation.seed).permutation(len(rows.y))[: max(1, len(rows.y) // 2)]
+        models = (common([some], federation.classes) for some in (rows, Rows(rows.x[half], rows.y[half])))
+        whole, fewer = (
+            scores(metric, log_probabilities(model, tests.x), tests.y, np.exp(log_probabilities(model, rows.x)).mean(0))
+            for model in models
+        )
+        if whole is not None and fewer is not None:
+            yield client.id, Paired(federation.seed, len(rows.y), client.test_ids, tests.y, whole, fewer, False)
 
 
-def _truth(study: Path) -> dict[int, Row]:
-    folders = [path for path in (study / "runs").iterdir() if path.name.startswith(("fedavg-mean-s", "local"))]
-    (cell,) = (cell for cell in LoadedStudy(*sorted(folders)).cells if not cell.local)
-    return {
-        row.client: {
-            "gain": 100 * row.gain,
-            "low": 100 * row.low,
-            "high": 100 * row.high,
-            "state": row.state,
-        }
-        for row in cell.clients
-    }
+def _truth(name: str) -> dict[str, Row]:
+    with (EVIDENCE / "leaderboard-clients.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if (row["federation"], row["configuration"]) == (name, JOINED)]
+    gains = ("gain", "low", "high")
+    return {row["client"]: {k: 100 * float(row[k]) for k in gains} | {"state": row["state"]} for row in rows}
 
 
-def _conflict(study: Path) -> dict[int, Row]:
-    """Per client: minus the mean cosine between its update and the others', early and late."""
-    found: dict[int, dict[str, list[float]]] = {}
-    for path in sorted((study / "runs").glob("fedavg-mean-s*/cosines.jsonl")):
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-        for when, line in (("conflict early", lines[0]), ("conflict late", lines[-1])):
-            cosines = np.array(line["cosines"], dtype=float)
+def _conflict(name: str) -> dict[str, Row]:
+    """Per client: minus the mean cosine between its update and the others', early and late, at the tuned rate."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for seed in range(RUNS):
+        tuned = {"method": JOINED, "lr": leaderboard()[name].lr, "seed": seed, "reference": "none"}
+        run, names = comity.run(**options(name) | tuned), _names(name)
+        for when, entry in (("conflict early", run.cosines[0]), ("conflict late", run.cosines[-1])):
+            cosines = np.array(entry.cosines, dtype=float)
             others = (cosines.sum(1) - np.diag(cosines)) / (len(cosines) - 1)
-            for client, value in zip(line["ids"], others, strict=True):
-                found.setdefault(client, {}).setdefault(when, []).append(-value)
+            for client, value in zip(entry.ids, others, strict=True):
+                found.setdefault(names[client], {}).setdefault(when, []).append(-value)
     return {client: {when: fmean(values) for when, values in each.items()} for client, each in found.items()}
 
 
-def longer(runs: Path) -> Iterator[Row]:
+@cache
+def _names(name: str) -> Sequence[str]:
+    return RunPlan(Config.of(options(name))).everyone.client_names
+
+
+def longer(name: str) -> Iterator[Row]:
     """The gain of FedAvg over local training after longer training of both: mean over three seeds."""
-    options = {"method": "FedAvg", "model": PLAN["training"]["model"], "metric": "accuracy", "control": "none"}
-    quick = {"general_every": "never", "workers": 1, "eval_every": 100, "checkpoint_every": 100}
-    for name in NAMES:
-        start = time.perf_counter()
-        gains: dict[int, list[float]] = {}
-        data = str(next((runs / "data").glob(f"{name}.*")))
-        for seed in range(3):
-            run = comity.run(data=data, seed=seed, **options, **quick, **LONGER_TRAINING)
-            for client, each in run.result.transfer.clients.items():
-                gains.setdefault(client, []).append(100 * each.gain)
-        names = federate(load(data), seed=0).client_names
-        print(f"{name}: {time.perf_counter() - start:.0f} s", flush=True)
-        yield from ({"federation": name, "client": names[c], "gain": fmean(each)} for c, each in gains.items())
+    gains: dict[int, list[float]] = {}
+    for seed in range(RUNS):
+        run = comity.run(**options(name) | {"method": JOINED, "seed": seed, "control": "none"} | LONGER_TRAINING)
+        for client, each in run.result.transfer.clients.items():
+            gains.setdefault(client, []).append(100 * each.gain)
+    yield from ({"client": _names(name)[c], "gain": fmean(each)} for c, each in gains.items())
 
 
 # Calibration, and its evaluation on federations that were left out.
@@ -236,7 +242,6 @@ PREDICTORS: dict[str, Callable[[Sequence[Row]], Predict]] = {
     "… and learning curve": by_regression("probe", "curve"),
     "… and all four": by_regression("probe", "mean", "log rows", "skew", "curve"),
     "the gain in Brier score": by_regression("brier"),
-    "the gain with 128 random features": by_regression("random features"),
     "conflict in early rounds": by_regression("conflict early"),
     "conflict in late rounds": by_regression("conflict late"),
 }
@@ -267,8 +272,8 @@ def calibrate() -> None:
     gained, federations = np.array([row["gain"] > 0 for row in rows]), [row["federation"] for row in rows]
     group = _groups(rows)
     known = {
-        "about": "clients of natural federations by the gain of comity ask, in points of accuracy, and how many gained",
-        "truth": "FedAvg without a guard minus local training, mlp with 32 hidden units, 24 seeds, gain above 0",
+        "about": "clients of natural federations by the gain of comity ask, in points, and how many gained",
+        "truth": "FedAvg without a guard minus local training on the leaderboard: learning rates chosen by validation",
         "made by": "benchmarks/ask.py calibrate, from evidence/ask-clients.csv",
         "federations": sorted(set(federations)),
         "edges": EDGES,
@@ -302,8 +307,8 @@ def calibrate() -> None:
             for k, (clients, won) in enumerate(zip(known["clients"], known["gained"], strict=True))
         ),
     )
-    features = ("probe", "brier", "random features", "rows", "skew", "curve", "conflict early", "conflict late")
-    trained = {"30 rounds": rows, "100 rounds": [row | {"gain": row["longer"]} for row in rows]}
+    features = ("probe", "brier", "rows", "skew", "curve", "conflict early", "conflict late")
+    trained = {"tuned": rows, "longer": [row | {"gain": row["longer"]} for row in rows]}
     write(
         "ask-correlations.csv",
         (
@@ -360,14 +365,11 @@ def draw() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=("clients", "longer", "calibrate", "draw"))
-    parser.add_argument("--runs", type=Path, default=Path("runs/guard-natural"))
-    options = parser.parse_args()
-    if options.what == "clients":
-        write(CLIENTS, clients(options.runs))
-    elif options.what == "longer":
-        write(LONGER, longer(options.runs))
+    what = parser.parse_args().what
+    if what in ("clients", "longer"):
+        each_federation(*((CLIENTS, clients) if what == "clients" else (LONGER, longer)))
     else:
-        {"calibrate": calibrate, "draw": draw}[options.what]()
+        {"calibrate": calibrate, "draw": draw}[what]()
 
 
 if __name__ == "__main__":

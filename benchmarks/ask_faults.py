@@ -4,18 +4,19 @@ Natural federations as they are show false alarms. Then one site at a time gets 
 °F, shifted by 3 or 5 interquartile ranges, two columns exchanged, or two classes exchanged. A fault is found if the
 site, the kind and the columns or classes are named.
 
-    python benchmarks/ask_faults.py --data runs/guard-natural/data
+    python benchmarks/ask_faults.py
 """
 
 import argparse
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ask import NAMES, Row, write
-from comity.data import Dataset, federate, load
+from ask import NAMES, Row, options, write
+from comity.config import Config
+from comity.data import Dataset, federate
+from comity.engine import RunPlan
 from comity.probe import _disagreement as disagreement
 from comity.probe import findings
 from comity.probe._disagreement import LEAST_OF_CLASS, Summary
@@ -29,31 +30,33 @@ COLUMNS: dict[str, tuple[str, Callable[[Array, float], Array]]] = {
     "+ 3 IQR": ("shift", lambda x, width: x + 3 * width),
     "+ 5 IQR": ("shift", lambda x, width: x + 5 * width),
 }
+KINDS = ("unit", "shift", "exchange", "labels", "site")
 SITES, LABELLED = 8, 4
 """Sites of each federation that get faults: in columns, and in classes."""
 SLOW = ("digit_writers", "shakespeare", "spoken_digits")
 """Of these one site gets exchanged classes."""
 
 
-def federations(data: Path) -> Iterator[tuple[str, Dataset]]:
-    for name in (*NAMES, "heart"):
-        found = load(name if name == "heart" else str(next(data.glob(f"{name}.*"))))
+def federations() -> Iterator[tuple[str, Dataset]]:
+    """Those of the leaderboard, under its conditions."""
+    for name in NAMES:
+        found = RunPlan(Config.of(options(name))).dataset
         assert isinstance(found, Dataset)
         yield name, found
 
 
-def alarms(data: Path) -> Iterator[Row]:
-    for name, dataset in federations(data):
+def alarms() -> Iterator[Row]:
+    for name, dataset in federations():
         federation = federate(dataset, seed=0)
         found = list(findings(federation, dataset))
         named = len({finding.client for finding in found})
         print(name, *found, sep="\n  ", flush=True)
         row: Row = {"federation": name, "sites": len(federation), "sites named": named}
-        yield row | {kind: sum(each.kind == kind for each in found) for kind in ("unit", "shift", "exchange", "labels")}
+        yield row | {kind: sum(each.kind == kind for each in found) for kind in KINDS}
 
 
-def faults(data: Path) -> Iterator[Row]:
-    for name, dataset in federations(data):
+def faults() -> Iterator[Row]:
+    for name, dataset in federations():
         tally: dict[str, list[bool]] = {}
         for fault, hit in (*_columns(dataset), *_classes(name, dataset)):
             tally.setdefault(fault, []).append(hit)
@@ -109,12 +112,11 @@ def _classes(name: str, dataset: Dataset) -> Iterator[tuple[str, bool]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", nargs="?", choices=("alarms", "faults", "both"), default="both")
-    parser.add_argument("--data", type=Path, default=Path("runs/guard-natural/data"))
-    options = parser.parse_args()
-    if options.what != "faults":
-        write("ask-alarms.csv", alarms(options.data))
-    if options.what != "alarms":
-        write("ask-faults.csv", faults(options.data))
+    what = parser.parse_args().what
+    if what != "faults":
+        write("ask-alarms.csv", alarms())
+    if what != "alarms":
+        write("ask-faults.csv", faults())
 
 
 if __name__ == "__main__":

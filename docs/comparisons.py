@@ -68,7 +68,6 @@ DEPTHS = ("widths=64×64×64", "widths=64")
 CONFREE = ("confree-table1", "confree-table1-clothing", "confree-table1-rates", "confree-table1-cifar10", "natural")
 MORE_CLIENTS, TRIED = "confree-table2", ("APFL", "FedRep", "FedALA")
 CALM = ("fedcalm-figure5", "natural")
-DECISIVE, DECISIVE_RUNS = "confree-decisive", 64
 FEDORA = "FEDORA (similarity=exp, neighbours=2, lam_form=exp)"
 TURNED = {"fedora-balanced": "digits", "fedora-balanced-mnist": "MNIST"}
 FEDORAS = TURNED | {"fedora-shifts": "label shift", "fedora-imbalanced": "one has more", "fedora-four": "four"}
@@ -95,10 +94,14 @@ def gains_more(study: str, rule: str, block: str, than: str, *methods: str) -> C
 
 
 def alone() -> Comparisons:
-    """FEDORA over training alone."""
-    return {
+    """FEDORA over training alone, with label shift also where two clients each have the same favourite class."""
+    found = {
         name: line(study, FEDORA if study in TURNED else "FEDORA").over(line(study, "Local"))
         for study, name in FEDORAS.items()
+    }
+    pairs = {"pairs": "FEDORA (labels=False)", "pairs, with labels": "FEDORA (labels=True)"}
+    return found | {
+        name: line("fedora-pairs", label).over(line("fedora-pairs", "Local")) for name, label in pairs.items()
     }
 
 
@@ -262,18 +265,6 @@ def early(studies: Iterable[str], rule: str) -> Comparisons:
         for each in lines(study)
         if each.rule == rule
     }
-
-
-def largest_gains(what: str = LAST) -> Comparisons:
-    """ConFREE over Mean in the decisive experiment, under each method of which two seeds or more have both."""
-    found = {}
-    for method in ("APFL", "FedALA"):
-        arms = {each.rule.partition(" (")[0]: each for each in lines(DECISIVE) if each.method.startswith(method)}
-        if {"ConFREE", MEAN} <= arms.keys():
-            difference = arms["ConFREE"].over(arms[MEAN], what)
-            if difference.seeds > 1:
-                found[method] = difference
-    return found
 
 
 def tuned() -> Comparisons:

@@ -8,9 +8,8 @@ from measured import grid, number, read
 from comity.probe import calibration
 
 FEATURES = {
-    "probe": "**gain of the probe, in accuracy** (in use)",
+    "probe": "**gain of the probe** (in use)",
     "brier": "gain of the probe, in Brier score",
-    "random features": "gain of a probe with 128 random features",
     "rows": "rows",
     "skew": "class skew: distance of its class shares from everybody's",
     "curve": "learning curve: own model minus one from half of its rows",
@@ -44,7 +43,7 @@ def ask_groups() -> str:
             "clients",
             "gained by joining",
             "predicted when left out",
-            "gained, longer training",
+            "gained, other training",
         ],
         body,
     )
@@ -61,7 +60,7 @@ def ask_federations() -> str:
             fmean(float(row[key]) for row in some) for some, key in ((here, "probe"), (here, "gain"), (later, "gain"))
         ]
         body.append([name, str(len(here)), *(number(mean, 1) for mean in means), str(gained), str(worse)])
-    heads = ["federation", "clients", "probe", "FedAvg", "FedAvg, longer", "gained", "significantly worse"]
+    heads = ["federation", "clients", "probe", "FedAvg", "FedAvg, other training", "gained", "significantly worse"]
     return grid(heads, body)
 
 
@@ -90,13 +89,36 @@ def ask_correlations() -> str:
         ]
         for name, words in FEATURES.items()
     ]
-    heads = ["", *(f"{over}{longer}" for longer in ("", ", longer") for over in OVER)]
+    heads = ["", *(f"{over}{longer}" for longer in ("", ", other training") for over in OVER)]
     return grid(heads, body)
 
 
-def ask_correlation(feature: str, over: str, training: str = "30 rounds") -> str:
+def ask_correlation(feature: str, over: str, training: str = "tuned") -> str:
     (row,) = (row for row in read("ask-correlations.csv") if (row["feature"], row["training"]) == (feature, training))
     return number(float(row[over]))
+
+
+def ask_worse(low: float) -> str:
+    """How many of the clients that are significantly worse have a gain of the probe below ``low``."""
+    worse = [row for row in read("ask-clients.csv") if row["state"] == "worse"]
+    return f"{sum(float(row['probe']) < low for row in worse)} of {len(worse)}"
+
+
+def ask_size(what: str) -> str:
+    """Number of ``federations`` or ``clients``."""
+    rows = read("ask-clients.csv")
+    return str(len(rows) if what == "clients" else len({row["federation"] for row in rows}))
+
+
+def ask_right(scheme: str) -> str:
+    (row,) = (row for row in read("ask-schemes.csv") if row["predicted by"] == scheme)
+    return f"{100 * float(row['right']):.0f} %"
+
+
+def ask_mean(federation: str, what: str) -> str:
+    """Mean over a federation's clients: ``probe``, ``gain`` or ``longer``."""
+    name, column = ("ask-longer.csv", "gain") if what == "longer" else ("ask-clients.csv", what)
+    return number(fmean(float(row[column]) for row in read(name) if row["federation"] == federation), 1)
 
 
 def ask_brier(scheme: str) -> str:
@@ -126,6 +148,10 @@ FUNCTIONS = (
     ask_schemes,
     ask_correlations,
     ask_correlation,
+    ask_worse,
+    ask_size,
+    ask_right,
+    ask_mean,
     ask_brier,
     ask_faults,
     ask_alarms,

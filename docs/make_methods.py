@@ -26,17 +26,18 @@ comity run --method FedRep --method.head_epochs 5 --rule ConFREE --rule.c 0.4
 comity run --method FedRep --help        # the options of FedRep
 ```
 
-A recommendation with its evidence is on the page [Which method should I use?](../how-to/which-method.md). Each method's
-equations, and the settings in its paper and in public code, are on the page
-[Equations and published settings](method-details.md); symbols on this page are explained there. How to write your own
-method is shown in the tutorial [A method of your own](../tutorials/own-method.md).
+To choose a method, see [Which method should I use?](../how-to/which-method.md). The page
+[Equations and published settings](method-details.md) explains the symbols and has each method's settings in its paper
+and in public code. To write a method, follow the tutorial [A method of your own](../tutorials/own-method.md).
 
 ## Overview
 
-The column *shares* lists the parts of the model that travel. The column *rule acts on* lists the parts that the rule
-combines; *own rule* means that the method brings its rule. The columns *kept*, *down* and *up* are what a client keeps
-between rounds, receives and sends per round, in multiples of the model size (measured: an MLP of {size:,} parameters,
-{clients} clients). The model of kNN-Per includes its memory, which does not travel, so its traffic is a small share.
+- *shares*: the parts of the model that travel.
+- *rule acts on*: the parts that the rule combines. *Own rule*: the method brings its rule. *Nothing, own mixing*: the
+  method combines models without a rule.
+- *kept*: what a client keeps between rounds. *Down*, *up*: what it receives and sends per round. Unit: the size of the
+  model, measured with an MLP of {size:,} parameters and {clients} clients. The model of kNN-Per includes its memory,
+  which does not travel.
 
 | method | paper | shares | rule acts on | kept | down | up |
 |---|---|---|---|--:|--:|--:|
@@ -44,19 +45,21 @@ between rounds, receives and sends per round, in multiples of the model size (me
 DETAILS = """\
 # Methods: equations and published settings
 
-One entry per [method](methods.md): its equations, its settings in the paper, and what public code does differently.
-These settings decide how strong a method looks in a comparison. Code was read as of 2025. PFLlib, FL-bench and easyFL
-are collections of methods; "the FedPG papers' platform" is the public code of FedPG's authors for their experiments,
-without FedPG itself. ° marks settings as commonly reported: the paper was not read again for this page.
+For each [method](methods.md), its equations, its settings in the paper, and what public code does differently. Such
+settings decide how strong a method looks in a comparison.
 
-**Evaluated** says which model is tested. "As received": with the newest shared part, before local training. "As
-fitted": after the client's last local training. The option `--eval-point` changes it.
+- Code was read as of 2025. PFLlib, FL-bench and easyFL are collections of methods. "The FedPG papers' platform" is the
+  public code of FedPG's authors for their experiments, without FedPG itself.
+- ° marks settings as commonly reported: we did not read the paper again.
+- Methods are evaluated with the newest shared part, before local training (`--eval-point received`), unless an
+  entry says otherwise.
+- `b` is the body, `h` the head, `f_i` the training loss of client i, `z = b(x)` the features.
 
 """
 PUBLISHED = {
     "Local": (
-        "the baseline that methods should exceed",
-        "FEDORA's code trains all clients in every round, PFLlib those that are sampled",
+        "the baseline",
+        "FEDORA's code trains all clients in every round, PFLlib only sampled clients",
     ),
     "FedAvg": (
         "average by size; the global model is evaluated",
@@ -69,8 +72,8 @@ PUBLISHED = {
     ),
     "SCAFFOLD": (
         "° option II, server rate 1, unweighted averages, plain SGD",
-        "PFLlib averages y by size; in the version that we read, c moves by the sum of the changes times the share of "
-        "clients present, which is too far by a factor equal to the number of clients present",
+        "PFLlib averages y by size; in the version that we read, c moves too far, by a factor equal to the number of "
+        "clients present",
     ),
     "FedPer": (
         "° the head is the classifier, or the classifier and the last block",
@@ -78,7 +81,7 @@ PUBLISHED = {
     ),
     "FedRep": (
         "° 10 epochs of the head (5 on some data), then 1 of the body",
-        "PFLlib 1 and 1; the FedPG papers' platform 5, and its head is the classifier's bias alone",
+        "PFLlib: 1 epoch of each; the FedPG papers' platform: 5 of the head, which is only the classifier's bias",
     ),
     "LG-FedAvg": (
         "the top layers are shared",
@@ -116,7 +119,7 @@ PUBLISHED = {
     ),
     "FedFomo": (
         "lengths of differences in L2",
-        "authors: L1 by default, 5 or 10 models, epsilon 0.3 falling by 0.05; PFLlib: 5 models, no random ones, "
+        "authors: L1 by default, 5 or 10 models, epsilon 0.3, 0.05 less per round; PFLlib: 5 models, no random ones, "
         "the last fifth of the data for validation",
     ),
     "FedU": (
@@ -138,7 +141,7 @@ PUBLISHED = {
         "local training",
     ),
     "FedAS": (
-        "° the body is aligned with the client's own prototypes; clients count by their Fisher information",
+        "° the body is aligned with the client's own prototypes; clients are weighted by their Fisher information",
         "PFLlib: one epoch at rate 0.01, in one body that all clients of a round change in turn; a client's model is "
         "evaluated before it receives the new body",
     ),
@@ -175,7 +178,7 @@ PUBLISHED = {
         "evaluated after local training",
     ),
     "FedFV": (
-        "° alpha and tau tuned; absent clients of the tau rounds before",
+        "° alpha and tau tuned; absent clients of the previous tau rounds",
         "authors: alpha 0.1, tau 1, a window that includes the current round",
     ),
     "FEDORA": (
@@ -253,7 +256,7 @@ def acts_on(method: Method[Any, Any]) -> str:
     own = method.own_rule()
     if own is not None:
         name = next(name for name, rule in RULES.items() if rule is type(own))
-        return "nothing: it mixes by itself" if type(own) is Mean else f"{' + '.join(method.shared)}; own rule: {name}"
+        return "nothing, own mixing" if type(own) is Mean else f"{' + '.join(method.shared)}; own rule: {name}"
     return " + ".join(getattr(method, "ruled", method.shared)) or "nothing"
 
 
@@ -277,9 +280,20 @@ def parts(method: type) -> dict[str, str]:
     }
 
 
+def inherited(name: str, method: type) -> tuple[str, list[str]]:
+    """The method on the page whose options this one takes over with the same help, and these options."""
+    for other, base in METHODS.items():
+        if other != name and base in method.__mro__[1:2]:
+            mine, theirs = options(method), options(base)
+            return other, [key for key, option in theirs.items() if key in mine and mine[key].help == option.help]
+    return "", []
+
+
 def section(name: str, method: type) -> str:
     """What it does, when to use it, its options, and what differs from the paper."""
     said, own = parts(method), options(method)
+    base, taken = inherited(name, method)
+    own = {key: option for key, option in own.items() if key not in taken}
     lines = [f"## {name}\n", f"{said['']} **Use it** {said['Use']}\n"]
     if "Paper" in said:
         lines.append(f"{said['Paper']} [Equation and published settings](method-details.md#{anchor(name)}).\n")
@@ -288,6 +302,9 @@ def section(name: str, method: type) -> str:
         default = {None: "none"}
         lines += [f"| `{o.name}` | {kind(o)} | {default.get(o.default, o.default)} | {o.help} |" for o in own.values()]
         lines.append("")
+    if taken:
+        names = ", ".join(f"`{key}`" for key in taken)
+        lines.append(f"{'Further options' if own else 'Options'} as in [{base}](#{anchor(base)}): {names}.\n")
     if "Departures" in said:
         differences = re.sub(r"(?m)^( +)\+", r"\1\\+", said["Departures"])  # a sum, not a list
         lines.append(f"{'Differences from the paper' if 'Paper' in said else 'Note'}:\n\n{differences}\n")
@@ -299,7 +316,9 @@ def details(name: str, method: type[Method[Any, Any]]) -> str:
     published, code = PUBLISHED.get(name, ("", ""))
     lines = [f"## {name}\n", f"{parts(method)['Equation']}\n"]
     lines += [f"- **Paper**: {published}"] * bool(published) + [f"- **Public code**: {code}"] * bool(code)
-    return "\n".join([*lines, f"- **Evaluated** as {method().eval_point}", ""])
+    if method().eval_point == "fitted":
+        lines.append("- **Evaluated** after the client's last local training (`--eval-point fitted`)")
+    return "\n".join([*lines, ""])
 
 
 def anchor(name: str) -> str:

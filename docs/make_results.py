@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import claims
+import decisive
 import differences
 import make_ask
 import make_guard
@@ -22,7 +23,7 @@ import make_harm
 import make_leaderboard
 import measured
 import published_numbers
-from comparisons import DECISIVE
+from decisive import DECISIVE, FEDCALM
 from jinja2 import StrictUndefined
 from jinja2.sandbox import SandboxedEnvironment
 
@@ -43,6 +44,7 @@ FUNCTIONS = (
         published_numbers.in_brief,
         measured.ends_by_paper,
         measured.tuned_values,
+        measured.line,
         published_numbers.gaps,
         differences.interval,
         measured.machine,
@@ -51,7 +53,8 @@ FUNCTIONS = (
         claims.over,
     ),
     *(claims.counted_comparisons, claims.every_item, claims.changed_outcomes),
-    *(claims.decisive, claims.decisive_state, claims.decisive_table, claims.decisive_power),
+    *(decisive.decisive, decisive.decisive_table, decisive.decisive_gains, decisive.decisive_harm),
+    *(decisive.decisive_cost, decisive.decisive_power),
     *(claims.online, claims.more_online, claims.flip_of, claims.repaired, claims.tuned),
     *(make_guard.guard_states, make_guard.guard_summary, make_guard.guard_settings, make_guard.guard_mean),
     *(make_guard.guard_above_control, make_guard.guard_count, make_guard.guard_range, make_guard.guard_candidates),
@@ -103,7 +106,7 @@ def keep(name: str, folder: Path) -> None:
         make_leaderboard.keep(folder)
         return
     study = LoadedStudy(folder)
-    if study.damaged or (study.unfinished and name != DECISIVE):  # which takes days: its finished runs are shown
+    if study.damaged or (study.unfinished and name not in (DECISIVE, FEDCALM)):  # whose finished runs are shown
         raise SystemExit(f"{folder} is not finished")
     if name == "guard":
         write("guard.csv", map(make_guard.line, study.cells))
@@ -112,6 +115,8 @@ def keep(name: str, folder: Path) -> None:
         write(f"{name}-runs.csv", (row for cell in study.cells for row in runs(cell)))
         if name in measured.BY_CLIENT:
             write(f"{name}-clients.csv", (row for cell in study.cells for row in clients(cell)))
+        if name == DECISIVE:
+            write(f"{name}-harm.csv", decisive.harm(study.cells))
         if name in measured.BY_WEIGHT:
             write(f"{name}-weights.csv", (row for cell in study.cells for row in weights(cell)))
     file = measured.FOLDER / "studies.json"
@@ -138,6 +143,7 @@ def runs(cell: Cell) -> Iterable[dict[str, object]]:
         shares["worst10"] = run.metric(OWN.key, "worst10")
         row |= {name: "" if math.isnan(share) else f"{100 * share:.4f}" for name, share in shares.items()}
         judged = [record for record in run.records if OWN.key in record.metrics]
+        row[decisive.POOLED] = f"{100 * max(each.metrics[OWN.key].samples for each in judged):.4f}"
         row |= {f"round {each.round}": f"{100 * each.metrics[OWN.key].mean:.4f}" for each in judged}
         general = [record for record in judged if SOME.key in record.metrics][:-1]
         yield row | {f"{SOME.key} {each.round}": f"{100 * each.metrics[SOME.key].mean:.4f}" for each in general}
@@ -165,8 +171,7 @@ def about(name: str, study: LoadedStudy) -> dict[str, object]:
     """By whom, where and when it was done."""
     results = [run.result for run in study.runs if run.result]
     last = max(results, key=lambda result: result.written)
-    taken = [record.seconds for run in study.runs for record in run.records]
-    seconds = sum(each.train + each.aggregate + each.evaluate for each in taken)
+    seconds = sum(each.seconds.train + each.seconds.aggregate + each.seconds.evaluate for each in results)
     tuned = {"lr": [[each.chosen, each.at_an_end] for each in study.tuning if each.option == "lr"]}
     chosen = [[each.cell, each.option, each.chosen] for each in study.tuning if each.option != "lr"]
     return {
@@ -178,6 +183,7 @@ def about(name: str, study: LoadedStudy) -> dict[str, object]:
         **({"chosen": chosen} if chosen else {}),
         "versions": {key: version for key, version in last.versions.items() if key in ("comity", "torch", "python")},
         "machine": last.machine,
+        "trainers": sorted({run.info.trainer for run in study.runs if run.result}),
         "date": last.written[:10],
     }
 

@@ -39,6 +39,7 @@ VARIANTS = {
     "--tune lr=0.02,0.05,0.1,... --control none",
     "fedora-balanced-mnist": "fedora-balanced --data mnist "
     "--partition.samples_per_client 469 --clients 36 --test-share 0.5906 --tune lr=0.02,0.05,0.1,...",
+    "fedora-pairs": "fedora-shifts --clients 20 --method FEDORA --sweep method.labels=false,true --control none",
     "confree-tuned": "confree-table1 --data fashion-mnist --partition label-shift --partition.samples_per_client 200 "
     "--partition.shift 0.8 --method FedRep,APFL --rule Mean,ConFREE --tune lr=0.05,0.1,0.2,... "
     "--tune rule.length=1,2,3,... --tune rule.c=0.1:0.9 --reference none --control none",
@@ -54,6 +55,7 @@ VARIANTS = {
     "confree-table1-cifar10": "confree-table1 --scale night --data cifar10 --method FedRep --rounds 40 --eval-every 8 "
     "--tune lr=0.02,0.05,0.1",
     "confree-decisive": "confree-decisive --scale paper",
+    "fedcalm-decisive": "fedcalm-decisive --scale night",
 }
 """Studies that are an example with other options, and these."""
 BY_CLIENT = ("fedora-imbalanced", "fedora-four", "fedcalm-table6")

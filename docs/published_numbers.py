@@ -38,6 +38,12 @@ def published_gain(name: str, better: str, than: str, **options: str) -> str:
     return number(found)
 
 
+def published_accuracy(name: str, **options: str) -> str:
+    """An accuracy of a published table, if it has it."""
+    found = [row.results["accuracy"] for row in published(name) if options.items() <= row.options.items()]
+    return number(found[0]) if found else "–"
+
+
 def in_brief(found: Sequence[float]) -> str:
     """Several published differences in a few words."""
     if len(found) == 1:
@@ -88,6 +94,14 @@ def above_fedcp(stages: str) -> str:
     """By how much Tables 6 and 7 have FedCALM above FedCP."""
     one, other = {"method": "FedCALM", "method.stages": stages}, {"method": "FedCP", "method.stages": None}
     return in_brief([gap for name in ("fedcalm-table6", "fedcalm-table7") for gap in gaps(name, one, other)])
+
+
+def fedcalm_largest() -> str:
+    """FedCALM's largest published gains, over FedCP and over its first stage."""
+    setting = {"data": "flowers102", "model": "resnet4"}
+    two = {"method": "FedCALM", "method.stages": "2"}
+    others = ({"method": "FedCP", "method.stages": None}, {"method": "FedCALM", "method.stages": "1"})
+    return ", ".join(number(gap) for other in others for gap in gaps("fedcalm-table6", two, other, **setting))
 
 
 def value_over(key: str, best: str, *others: str, **setting: str) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from comity.__main__ import main
 from comity.compare import read_results
+from comity.data import natural
 from helpers import rejected
 
 FAST = ["--rounds", "1", "--seeds", "3", "--jobs", "1", "--lr", "0.1", "--model", "logistic"]
@@ -56,6 +57,29 @@ def test_a_benchmark_ends_with_a_page_and_a_method_of_ones_own_stands_beside_it(
     assert mine["heart", own].gain == mine["heart", "FedAvg"].gain, "it is FedAvg"
     assert not list(Path("mine/heart/runs").glob("fedavg*")), "nothing else was run"
     assert "stored</span>" in Path("mine/leaderboard.html").read_text()
+
+
+@pytest.mark.slow
+def test_a_quick_benchmark_of_the_federations_that_come_with_comity(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COMITY_DATA", str(elsewhere))
+    assert main(["bench", "--quick", "--out", "quick"]) == 0
+    said = capsys.readouterr().out
+    results = read_results(Path("quick/leaderboard.csv"), False)
+    shipped = {name for name, each in natural().items() if each.embedded} | {"heart"}
+    assert {each.federation for each in results} == shipped
+    ranked = [each for each in results if each.kind != "control" and each.federation == "heart"]
+    assert len(ranked) == 7 + 2, "seven configurations, local training, and two local models mixed"
+    assert len(results) == len(shipped) * (len(ranked) + 2), "every configuration runs everywhere"
+    assert {each.seeds for each in results} == {3}
+    for each in (each for each in results if each.kind == "configuration"):
+        assert each.low < each.gain < each.high
+        assert each.clients > 3
+    clients = Path("quick/clients.csv").read_text().splitlines()[1:]
+    assert len(clients) == sum(each.clients for each in results if each.kind == "configuration")
+    assert "has the best mean rank" in said
+    assert "no regression: parkinsons 15, 20, 25, 30." in " ".join(said.split())
 
 
 def test_mistakes_are_one_line(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:

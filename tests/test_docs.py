@@ -278,49 +278,55 @@ def test_one_diverged_run_does_not_hide_eight_losses_of_eight(monkeypatch: pytes
 
 def kept_runs(folder: Path, arms: dict[str, int]) -> None:
     """Files of the decisive experiment with so many seeds of each arm; ConFREE gains 2 points, more at its best."""
-    runs, table = ["block,method,rule,seed,unstable,round 10,round 500"], ["method,rule,seeds,accuracy"]
+    runs, table = ["block,method,rule,seed,unstable,peak samples,round 10,round 500"], ["method,rule,seeds,accuracy"]
     for arm, seeds in arms.items():
         method, _, rule = arm.partition(" + ")
         for seed in range(seeds):
-            last = 30 + seed + 2 * rule.startswith("ConFREE") + 0.1 * seed * rule.startswith("ConFREE")
-            runs.append(f",{method},{rule},{seed},0,{last + 3 * rule.startswith('ConFREE')},{last}")
+            last = 30 + seed + (2 + 0.1 * seed) * rule.startswith("ConFREE")
+            peak = last + 3 * rule.startswith("ConFREE")
+            runs.append(f",{method},{rule},{seed},0,{peak + rule.startswith('ConFREE')},{peak},{last}")
         table.append(f"{method},{rule},{' '.join(map(str, range(seeds)))},30")
     for name, rows in (("-runs", runs), ("", table)):
         (folder / f"confree-decisive{name}.csv").write_text("\n".join(rows) + "\n")
 
 
-def test_a_part_of_the_decisive_experiment_is_shown_and_not_judged(
+def test_each_method_of_the_decisive_experiment_is_judged_when_it_is_complete(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.syspath_prepend(str(DOCS))
     import claims
+    import decisive
     import measured
 
     monkeypatch.setattr(measured, "FOLDER", tmp_path)
-    monkeypatch.setattr(claims, "FOLDER", tmp_path)
-    says = "has its largest gains under APFL and FedALA (Flowers102, 60 clients, 30 % online)"
-    (listed,) = [claim for claim in claims.CLAIMS if claim.says == says]
+    monkeypatch.setattr(claims, "level", lambda: 0.01)
+    apfl, fedala = (claim for claim in claims.CLAIMS if claim.item == claims.LARGEST)
+    command = "`comity reproduce confree-decisive --scale paper`"
 
-    def row(**arms: int) -> list[str]:
+    def rows(**arms: int) -> tuple[list[str], list[str]]:
         kept_runs(tmp_path, {arm.replace("_", " + "): seeds for arm, seeds in arms.items()})
         measured.lines.cache_clear()
-        return replace(listed).row(0.01)  # a new one, which has not looked yet
+        return replace(fedala).row(0.01), replace(apfl).row(0.01)  # new ones, which have not looked yet
 
     measured.lines.cache_clear()
-    nothing = replace(listed).row(0.01)
-    assert nothing[1:4] == ["not tested", "–", "0 of 64 runs; `comity reproduce confree-decisive --scale paper`"]
-    some = row(FedALA_Mean=6, FedALA_ConFREE=5)
-    assert some[1] == "not tested"  # five seeds of eight
-    assert some[3].startswith("FedALA: 2.20 [")
-    assert some[3].endswith(", 5 of 8 seeds (largest over rounds 5.20 [5.00, 5.40]); APFL not run")
-    assert claims.decisive() == "11 of 64 runs"
-    assert "| FedALA + ConFREE | 34.20 ± 1.74 | 37.20 ± 1.74 | 5 |" in claims.decisive_table()
-    half = row(FedALA_Mean=8, FedALA_ConFREE=8, APFL_Mean=1)
-    assert half[1:3] == ["shown in part", "1 ↑, 0 ↓ of 1"]  # one method of two
-    assert "8 of 8 seeds" in half[3]
-    assert half[3].endswith("APFL not run")
-    whole = {"FedALA_Mean": 8, "FedALA_ConFREE": 8, "APFL_Mean": 8, "APFL_ConFREE": 8}
-    assert row(**whole)[1:3] == ["shown", "2 ↑, 0 ↓ of 2"]
+    assert replace(fedala).row(0.01)[1:4] == ["not tested", "–", f"0 of 32 runs; {command}"]
+    assert decisive.decisive_table() == "No run is finished."
+    some, _ = rows(FedALA_Mean=6, FedALA_ConFREE=5)  # five seeds of eight
+    assert some[1:] == ["not tested", "–", f"11 of 32 runs; {command}", "–", "–", "2.79"]
+    assert decisive.decisive() == "11 of 64 runs"
+    assert "| FedALA + ConFREE | 5 | 34.20 ± 1.74 | 37.20 ± 1.74 | 38.20 ± 1.74 | 59.33 |" in decisive.decisive_table()
+    gains = "| FedALA + ConFREE | Mean | 5 | 2.20 [2.00, 2.40] | 5.20 [5.00, 5.40] | 6.20 [6.00, 6.40] | 2.79 | – |"
+    assert decisive.decisive_gains().endswith(gains)  # no arrow: it is not judged
+    half, other = rows(FedALA_Mean=8, FedALA_ConFREE=8, APFL_Mean=1)
+    assert half[1:3] == ["shown", "1 ↑, 0 ↓ of 1"]
+    assert half[5:] == ["8", "2.79"]
+    assert other[1:] == ["not tested", "–", f"1 of 32 runs; {command}", "–", "–", "3.42"]
+    assert decisive.decisive() == "17 of 64 runs (FedALA + Mean, FedALA + ConFREE: all 8 seeds)"
+    assert "| FedALA + ConFREE | Mean | 8 | ↑ 2.35 [2.15, 2.55] | 5.35 [" in decisive.decisive_gains()
+    (tmp_path / "confree-decisive").mkdir()
+    for name in ("fedala-mean-s0", "apfl-mean-s0", "apfl-confree-s0", "local-s0"):
+        (tmp_path / "confree-decisive" / f"{name}.tar.xz").touch()
+    assert decisive.decisive().startswith("18 of 64 runs")  # two of APFL are carried along, one of them is in the table
     measured.lines.cache_clear()
 
 
@@ -328,23 +334,71 @@ def test_finished_runs_of_the_decisive_experiment_are_kept_before_it_ends(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.syspath_prepend(str(DOCS))
+    import decisive
     import make_results
     import measured
 
     study = tmp_path / "study"
-    comity.study(**SMALL, method="FedALA", rule=["Mean", "ConFREE"], seeds=2, reference="none", jobs=1, out=study)
+    small = SMALL | {"rounds": 3, "eval_every": 1, "reference": "none", "jobs": 1}
+    done = comity.study(**small, method=["FedALA", "Local"], rule=["Mean", "ConFREE"], seeds=2, out=study)
     (study / "runs" / "fedala-confree-s1" / "result.json").unlink()
     monkeypatch.setattr(measured, "FOLDER", tmp_path)
     make_results.keep("confree-decisive", study)
     measured.lines.cache_clear()
-    assert [(each.label, len(each.runs)) for each in measured.lines("confree-decisive")] == [
-        ("FedALA + Mean", 2),
-        ("FedALA + ConFREE", 1),
-    ]
-    assert json.loads((tmp_path / "studies.json").read_text())["confree-decisive"]["runs"] == 3
+    found = decisive.arms()
+    assert {arm: len(each.runs) for arm, each in found.items()} == {
+        ("FedALA", "Mean"): 2,
+        ("FedALA", "ConFREE"): 1,
+        ("Local", ""): 2,
+    }
+    told = json.loads((tmp_path / "studies.json").read_text())["confree-decisive"]
+    assert told["runs"] == 5
+    assert told["trainers"]
+    (run,) = [run for run in done.runs if run.path.name == "fedala-mean-s0"]
+    peak = max(record.metrics["L-acc"].samples for record in run.records)
+    assert found["FedALA", "Mean"].by_seed(decisive.POOLED).by_seed[0] == pytest.approx(100 * peak, abs=1e-4)
+    rows = {(row["rule"], row["against"]): row for row in measured.read("confree-decisive-harm.csv")}
+    assert rows.keys() == {("ConFREE", "Mean"), ("Mean", "Local"), ("ConFREE", "Local")}
+    by_name = {run.path.name: run.by_client("L-acc") for run in done.runs}
+    for (rule, against), row in rows.items():
+        seeds, other = (0,) if rule == "ConFREE" else (0, 1), "local" if against == "Local" else "fedala-mean"
+        both = [(by_name[f"fedala-{rule.lower()}-s{s}"], by_name[f"{other}-s{s}"]) for s in seeds]
+        pairs = [(mine[k], theirs[k]) for mine, theirs in both for k in theirs]
+        assert int(row["clients"]) == len(pairs)
+        assert int(row["lower"]) == sum(mine < theirs for mine, theirs in pairs)
+        assert int(row["higher"]) == sum(mine > theirs for mine, theirs in pairs)
+    assert f"| FedALA + ConFREE | Mean | {rows['ConFREE', 'Mean']['clients']} |" in decisive.decisive_harm()
     measured.lines.cache_clear()
     with pytest.raises(SystemExit, match="is not finished"):
         make_results.keep("confree-table1", study)
+
+
+def test_fedcalms_largest_gains_are_judged_with_all_seeds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(DOCS))
+    import claims
+    import decisive
+    import measured
+
+    monkeypatch.setattr(measured, "FOLDER", tmp_path)
+    (claim,) = [claim for claim in claims.CLAIMS if claim.item == "FedCALM largest gain"]
+    last = {"FedCP": 60, "FedRep": 61, "FedCALM (stages=1, C=100.0)": 64, "FedCALM (stages=2, C=100.0)": 75}
+
+    def row(seeds: int) -> list[str]:
+        runs = [f',"{name}",,{s},0,{value + s}' for name, value in last.items() for s in range(seeds)]
+        table = [f'"{name}",,{" ".join(map(str, range(seeds)))},{value}' for name, value in last.items()]
+        runs.insert(0, "block,method,rule,seed,unstable,round 9")
+        (tmp_path / "fedcalm-decisive-runs.csv").write_text("\n".join(runs) + "\n")
+        (tmp_path / "fedcalm-decisive.csv").write_text("\n".join(["method,rule,seeds,accuracy", *table]) + "\n")
+        measured.lines.cache_clear()
+        return replace(claim).row(0.01)
+
+    measured.lines.cache_clear()
+    assert row(7)[1:3] == ["not tested", "–"]
+    found = row(decisive.SEEDS)
+    assert found[1:3] == ["shown", "2 ↑, 0 ↓ of 2"]
+    assert "15.00 [15.00, 15.00] FedCP … 11.00 [11.00, 11.00] its first stage" in found[3]
+    assert found[-1] == "12.75, 11.68"
+    measured.lines.cache_clear()
 
 
 def test_the_list_of_tables_has_what_the_page_says(monkeypatch: pytest.MonkeyPatch) -> None:

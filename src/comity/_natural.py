@@ -11,6 +11,7 @@ from typing import Literal
 
 from comity._errors import ComityError
 from comity._options import Count
+from comity.metrics import DECIDING
 
 EMBEDDED = Path(__file__).parent / "data" / "federations"
 """The files that come with comity; its README has their licences."""
@@ -70,6 +71,16 @@ class NaturalFederation:
         return (f"up to {self.thresholds[0]}", *middle, f"above {self.thresholds[-1]}")
 
     @property
+    def task(self) -> str:
+        """What is predicted, and how it is measured; for a numeric target also its classes."""
+        decides = f"{DECIDING[self.metric].label} decides"
+        if not self.thresholds:
+            return f"classification, {decides}"
+        number, *more = self.thresholds
+        classes = f"classes {', '.join(self.bands)}" if more else f"above {number}: no or yes"
+        return f"numeric target, asked as {classes}, because comity has no regression; {decides}"
+
+    @property
     def split(self) -> str:
         """How tests and validation samples are chosen."""
         if self.in_time:
@@ -107,7 +118,7 @@ class NaturalFederation:
         )
         lines = {
             "what": f"{self.about}; {self.clients} clients, {self.samples:,} samples",
-            "task": f"classification, {self.metric} decides",
+            "task": self.task,
             "split": self.split,
             "mind": self.traps,
             "licence": self.licence,

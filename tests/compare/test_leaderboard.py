@@ -86,6 +86,34 @@ def test_stored_results_stand_beside_fresh_ones_if_the_conditions_are_the_same(t
     assert board.by_configuration["FedAvg"].keys() == {"a"}
 
 
+def test_a_configuration_of_ones_own_is_reported_first_and_at_80_columns(tmp_path: Path) -> None:
+    file = tmp_path / "leaderboard.csv"
+    file.write_text(results_csv([replace(each, seeds=15) for each in (*map(local, "ab"), *BOTH)]))
+    mine = [result(f, "mymodule.Mine", 2.5, worse=0, seconds=1.5) for f in "ab"]
+    board = Leaderboard([*map(local, "ab"), *mine], read_results(file))
+    first, last = board.answer.split(" Its mean gain")[0], board.answer.rpartition("; ")[2]
+    assert first == "mymodule.Mine has mean rank 1.0 of 4."
+    assert "significant on 2 of 2 federations, its mean loss on 0; 0 of 10 clients are worse." in board.answer
+    assert last == "with so few federations no difference is significant (critical difference 3.3)."
+    assert any("committed leaderboard's (15 seeds)" in note for note in board.notes)
+    assert [row.configuration for row in board.own] == ["mymodule.Mine"]
+    assert Leaderboard([*map(local, "ab"), *mine, *BOTH]).own == [], "nothing is stored: all rows are one's own"
+    console = Console(width=80, record=True)
+    console.print(board)
+    shown = console.export_text().splitlines()
+    assert max(map(len, shown)) <= 80
+    assert ["a", "+2.5", "[+1.5,", "+3.5]", "0", "/", "2", "/", "3", "1.5"] in map(str.split, shown)
+
+
+def test_thresholds_of_a_numeric_target_are_named() -> None:
+    board = Leaderboard(
+        [local("traffic"), result("traffic", "FedAvg", 1.0), local("air"), result("air", "FedAvg", 1.0)]
+    )
+    (note,) = (note for note in board.notes if "numeric target" in note)
+    assert note.endswith("no regression: traffic 60.")
+    assert not any("numeric target" in note for note in Leaderboard([*map(local, "ab"), *BOTH]).notes)
+
+
 def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     file = tmp_path / "x.csv"
     results = [local("a"), *BOTH]

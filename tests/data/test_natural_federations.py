@@ -1,5 +1,6 @@
 """Natural federations by name: their table, their files, their options and their splits in time."""
 
+import gzip
 import hashlib
 import subprocess
 import sys
@@ -39,7 +40,7 @@ def here(name: str) -> NaturalFederation:
 def test_nineteen_federations_of_which_three_have_thresholds() -> None:
     assert len(natural()) == 19
     assert list(BANDS) == ["ilea_schools", "parkinsons", "traffic"]
-    assert SHIPPED == ["air", "covid", "shakespeare", "spoken_digits"]
+    assert SHIPPED == ["air", "covid", "parkinsons", "shakespeare", "spoken_digits"]
     for name, each in natural().items():
         assert each.name == name
         assert each.file.split(".")[0] == name
@@ -104,15 +105,15 @@ def test_classes_of_a_numeric_target_are_above_their_thresholds(name: str) -> No
 
 def test_a_blank_target_is_left_out_and_another_word_rejected(tmp_path: Path) -> None:
     (tmp_path / "natural").mkdir()
-    file = tmp_path / "natural" / "parkinsons.csv"
-    file.write_text("\n".join(["client,target,f1", *(f"{k % 2},{k + 15},{k}.5" for k in range(12)), "0,,1.5"]))
-    found = load("parkinsons", tmp_path)
+    file = tmp_path / "natural" / "traffic.csv.gz"
+    text = "\n".join(["client,target,f1", *(f"{k % 2},{k + 55},{k}.5" for k in range(12)), "0,,1.5"])
+    file.write_bytes(gzip.compress(text.encode()))
+    found = load("traffic", tmp_path)
     assert isinstance(found, Dataset)
-    classes = [found.class_names[label] for label in found.y]
-    assert classes == ["up to 15"] + ["15 to 20"] * 5 + ["20 to 25"] * 5 + ["25 to 30"]
-    file.write_text(file.read_text() + "\n1,high,2.5")
-    with pytest.raises(ComityError, match=r"parkinsons\.csv: .*'high'"):
-        load("parkinsons", tmp_path)
+    assert [found.class_names[label] for label in found.y] == ["no"] * 6 + ["yes"] * 6
+    file.write_bytes(gzip.compress(f"{text}\n1,high,2.5".encode()))
+    with pytest.raises(ComityError, match=r"traffic\.csv\.gz: .*'high'"):
+        load("traffic", tmp_path)
 
 
 def test_patients_of_one_band_are_as_many_as_the_traps_say() -> None:
@@ -288,6 +289,9 @@ def test_get_prints_citation_licence_and_source(capsys: pytest.CaptureFixture[st
     each = natural()["pisa"]
     for part in (each.licence, each.cite, each.source, each.recipe, each.sha256, "comity downloads nothing"):
         assert part in out
+    assert main(["data", "--get", "parkinsons"]) == 0
+    words = "numeric target, asked as classes up to 15, 15 to 20, 20 to 25, 25 to 30, above 30, because comity has no "
+    assert f"{words}regression; balanced accuracy decides" in capsys.readouterr().out
     assert main(["data", "--get", "spoken-digits"]) == 0
     assert "nothing to get: it is embedded" in capsys.readouterr().out
     assert main(["data", "--get", "piza"]) == 2
@@ -299,6 +303,15 @@ def test_data_prints_the_traps(capsys: pytest.CaptureFixture[str]) -> None:
     words = " ".join(capsys.readouterr().out.split())
     assert natural()["air"].traps in words
     assert natural()["air"].split in words
+
+
+@pytest.mark.parametrize("name", BANDS)
+def test_a_numeric_target_is_said_to_be_asked_as_classes(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    here(name)
+    assert main(["data", "--data", name]) == 0
+    words = " ".join(capsys.readouterr().out.split())
+    assert "numeric target, asked as " in words
+    assert all(str(threshold) in words.partition("asked as ")[2] for threshold in BANDS[name])
 
 
 def test_list_names_them_all(capsys: pytest.CaptureFixture[str]) -> None:

@@ -72,6 +72,16 @@ def test_a_messy_table(tmp_path: Path) -> None:
     assert federate(dataset).client_names == ("North", "South")
 
 
+@pytest.mark.parametrize(("wrong", "left_out"), [(6, True), (7, False)])
+def test_numbers_with_a_few_other_cells(tmp_path: Path, wrong: int, left_out: bool) -> None:
+    """A column of numbers with some text is not taken as categories without a word: it says which cells to mend."""
+    ages = [*map(str, range(60 - wrong)), *["ill-read"] * wrong]
+    table = "".join(f"{age},{i % 7},{i % 2}\n" for i, age in enumerate(ages))
+    said = " ".join(read(written(tmp_path, "age,dose,outcome\n" + table)).notes)
+    words = f"left out: age ({wrong} of 60 cells are no number, such as ill-read; leave them blank)"
+    assert (words in said) is left_out
+
+
 def test_marked_blanks(tmp_path: Path) -> None:
     x = read(written(tmp_path, MESSY), missing="marked").x
     assert x.shape == (6, 9)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 from sklearn.linear_model import LogisticRegression
 
 import comity
@@ -165,6 +166,17 @@ def test_the_calibration_counts_the_clients_that_the_results_list() -> None:
     assert str(similar(30)) == f"{known['gained'][-1]} of {known['clients'][-1]}"
 
 
+def test_similar_clients_are_found_by_the_metric_that_decides_if_the_calibration_has_it() -> None:
+    made = dataset(opposed=True)
+    made.y[:200] = 1  # classes of unequal frequency, so that the two gains differ
+    by = {metric: comity.ask(made, seeds=3, metric=metric) for metric in ("accuracy", "balanced", "log-loss")}
+    for metric in ("accuracy", "balanced"):
+        assert by[metric].similar == {row.client: similar(100 * row.gain) for row in by[metric].rows}
+    assert by["log-loss"].similar == by["accuracy"].similar
+    gains = [sorted(row.gain for row in by[metric].rows) for metric in ("accuracy", "balanced")]
+    assert gains[0] != pytest.approx(gains[1])
+
+
 def test_the_command_prints_a_first_line_soon_and_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
     began = time.perf_counter()
     assert main(["ask", "--data", "heart", "--metric", "accuracy", "--seeds", "3"]) == 0
@@ -173,6 +185,15 @@ def test_the_command_prints_a_first_line_soon_and_the_answer(capsys: pytest.Capt
     assert said.startswith("Reading heart …")
     for words in ("would gain", "One logistic regression for all clients", "similar gained", "Switzerland"):
         assert words in said
+
+
+def test_no_name_or_number_is_broken_at_80_columns() -> None:
+    console = Console(width=80, record=True)
+    console.print(comity.ask("heart", metric="log-loss", seeds=3))
+    shown = console.export_text()
+    assert all(f"\n{name} " in shown for name in ("Switzerland", "Hungary", "Cleveland", "Long Beach"))
+    assert max(map(len, shown.splitlines())) <= 80
+    assert all(str(each) in shown for each in comity.ask("heart", metric="log-loss", seeds=3).similar.values())
 
 
 @pytest.mark.parametrize(

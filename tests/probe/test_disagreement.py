@@ -1,11 +1,12 @@
 """Columns and classes that one site means differently, put in on purpose."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from comity.data import Dataset, federate
+from comity.data import Dataset, federate, load
 from comity.probe import Finding, findings
 from comity.probe._disagreement import UNITS, Summary, columns
 
@@ -71,6 +72,48 @@ def test_exchanged_columns_are_named_together() -> None:
     (finding,) = found(replace(dataset, x=x))
     assert (finding.client, finding.kind, finding.what) == ("h2", "exchange", ("2", "3"))
     assert str(finding).startswith("h2, column 2 and 3: probably exchanged: median 12")
+
+
+def heart(hospital: str, change: Callable[[np.ndarray, list[int]], None]) -> list[Finding]:
+    """The hospitals of ``heart``, which differ by more than those above; ``change``: a fault in one of them."""
+    dataset = load("heart")
+    assert isinstance(dataset, Dataset)
+    assert dataset.schema is not None
+    assert dataset.owner is not None
+    x, there = dataset.x.astype(np.float64), np.flatnonzero(dataset.owner.astype(str) == hospital)
+    rows, features = x[there], list(dataset.schema.features)
+    change(rows, [features.index(name) for name in ("age", "heart_rate")])
+    x[there] = rows
+    return found(replace(dataset, x=x))
+
+
+def test_exchanged_columns_of_sites_that_differ_are_not_two_other_units() -> None:
+    def exchange(rows: np.ndarray, columns: list[int]) -> None:
+        rows[:, columns] = rows[:, columns[::-1]]
+
+    (finding,) = heart("Cleveland", exchange)
+    assert (finding.client, finding.kind, finding.what) == ("Cleveland", "exchange", ("age", "heart_rate"))
+
+
+def test_a_large_factor_is_found_where_the_column_differed_before() -> None:
+    def per_second(rows: np.ndarray, columns: list[int]) -> None:
+        rows[:, columns[1]] /= 60
+
+    (finding,) = heart("Hungary", per_second)
+    assert (finding.client, finding.kind, finding.what) == ("Hungary", "unit", ("heart_rate",))
+    assert "in units 60 times as large" in finding.evidence
+    assert heart("Hungary", lambda *_: None) == []
+
+
+def test_a_site_that_differs_as_a_whole_is_named_once() -> None:
+    dataset = hospitals()
+    standardised = (dataset.x - CENTRES) / WIDTHS
+    there = (dataset.columns["client"] == "h2")[:, None]
+    (finding,) = found(replace(dataset, x=np.where(there, standardised, dataset.x)))
+    assert (finding.client, finding.kind, finding.what) == ("h2", "site", ("0", "1", "2", "3"))
+    assert str(finding).startswith("h2, 4 columns (0, 1, 2, …): far from those of all other sites")
+    three = replace(dataset, x=np.where(there & (np.arange(4) < 3), standardised, dataset.x))
+    assert "site" not in {finding.kind for finding in found(three)}, "few columns are named each"
 
 
 @pytest.mark.parametrize("new", [[1, 0, 2], [1, 2, 0]])

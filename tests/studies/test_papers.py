@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from comity.__main__ import main
 from comity.config import Config, read_yaml
@@ -14,7 +15,7 @@ from comity.results import flatten
 from comity.studies import Show, _papers, beside, dry_run, examples, overview, study
 from comity.studies._cost import NOMINAL, _flops, seconds
 from comity.studies._grid import SCALES, at_scale, expand, has_own_rule
-from comity.studies._papers import FOLDER, Published, differences, items, missing, published, searched
+from comity.studies._papers import FOLDER, Published, Row, differences, items, missing, published, searched, times_of
 
 FILES = sorted(path.stem for path in FOLDER.glob("*.csv"))
 SMALL: dict[str, Any] = {"data": "digits", "clients": 3, "model": "mlp", "rounds": 2, "eval_every": 1, "jobs": 1}
@@ -87,15 +88,41 @@ def test_every_item_has_an_example_and_every_paper_example_an_item() -> None:
 
 def test_the_list_has_a_line_for_each_item_and_needs_no_torch(tmp_path: Path) -> None:
     rows = overview(tmp_path)
-    assert [row[0] for row in rows] == [item.item for item in items()]
-    table = next(row for row in rows if row[0] == "FedPG Table 3")
-    assert table[1:3] == ("fedpg-table3", "fashion-mnist (missing)")
+    assert [row.item for row in rows] == [item.item for item in items()]
+    table = next(row for row in rows if row.item == "FedPG Table 3")
+    assert (table.example, table.needs, table.missing) == ("fedpg-table3", ("fashion-mnist",), ("fashion-mnist",))
     code = (
         "import sys; from comity.__main__ import main; main(['reproduce', '--list']); assert 'torch' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert all(item.example in done.stdout for item in items())
     assert missing(["digits", "cifar100"], tmp_path).keys() == {"cifar100"}
+
+
+@pytest.mark.parametrize("columns", [80, 160])
+def test_the_list_has_one_line_per_item_at_any_width(
+    columns: int, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    console = Console(width=columns)
+    monkeypatch.setattr("comity.commands._terminal.wide_console", lambda: console)
+    assert main(["reproduce", "--list", "--data-dir", str(tmp_path)]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, [head, *lines])) <= columns
+    for row, line in zip(overview(tmp_path), lines[: len(items())], strict=True):
+        assert line.startswith(row.item)
+        for text in (row.example, row.desk, row.paper, row.marks):
+            assert text in line
+        assert (f"0 of {len(row.needs)}" in line) == (columns == 80 and bool(row.needs))
+    assert "needs; missing: flowers102, cifar100, " in " ".join(line.strip() for line in lines)
+
+
+def test_times_and_marks_of_the_list() -> None:
+    assert times_of({}) == ("–", "–")
+    assert times_of({"minutes": 8, "hours": 19}) == ("8 min", "19 h")
+    assert times_of({"hours": 240}) == ("–", "10 d")
+    assert times_of({"hours": 80_824}) == ("–", "9 years")
+    claims = ("shown", "shown in part", "contradicted", "no effect larger than 1.8", "not tested")
+    assert Row("a", "b", (), (), "–", "–", claims, "").marks == "✓~✗○·"
 
 
 def test_published_numbers_stand_beside_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,9 @@
 """``comity data``."""
 
+import shutil
+import sys
 from pathlib import Path
+from textwrap import fill
 
 from comity._datasets import whereabouts
 from comity._errors import ComityError, one_line, unknown
@@ -11,6 +14,8 @@ from comity._words import counted
 from comity.commands._command import RUN_OPTIONS, Command, ConfigFile
 from comity.config import Config, Entries
 
+INDENT = 11 * " "
+"""Width of the names in a natural federation's card."""
 SHOWN = 20
 """Number of problems that are printed."""
 
@@ -66,7 +71,9 @@ def _get(name: str) -> int:
     found = next((each for each in natural().values() if spelling(each.name) == spelling(name)), None)
     if found is None:
         raise unknown("natural federation", name, natural())
-    print(found.card())
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    for line in found.card().splitlines():
+        print(fill(line, width, subsequent_indent=INDENT, break_long_words=False, break_on_hyphens=False))
     return 0
 
 

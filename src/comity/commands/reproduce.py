@@ -2,12 +2,19 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from comity._errors import ComityError, unknown
 from comity._options import convert
 from comity.commands._command import RUN_OPTIONS, Command
 from comity.commands.study import StudyOptions, compare
 from comity.config import Entries, read_yaml
+
+if TYPE_CHECKING:
+    from comity.studies import Row
+
+WIDE = 130
+"""Columns from which on the list names the data sets of each line."""
 
 
 def reproduce(options: StudyOptions, example: str | None = None, *, list: bool = False, given: Entries) -> int:
@@ -42,18 +49,31 @@ def reproduce(options: StudyOptions, example: str | None = None, *, list: bool =
     return compare(read_yaml(known[example]), given, options, example)
 
 
-def _show(rows: Sequence[tuple[str, ...]]) -> None:
-    """Print one line per table and figure."""
+def _show(rows: Sequence["Row"]) -> None:
+    """Print one line per table and figure, which fits in 80 columns, and what is missing."""
     from rich.table import Table
 
     from comity.commands._terminal import wide_console
+    from comity.studies import MARKS
 
-    table = Table(box=None, pad_edge=False)
-    for heading in ("table or figure", "comity reproduce …", "needs (paper scale)", "time: desk, paper", "state"):
-        table.add_column(heading, overflow="fold")
+    console = wide_console()
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for heading in ("table or figure", "comity reproduce …", "data", "desk", "paper", "claims"):
+        table.add_column(heading, no_wrap=True)
     for row in rows:
-        table.add_row(*row)
-    wide_console().print(table, highlight=False)
+        names = ", ".join(f"{name} (missing)" if name in row.missing else name for name in row.needs)
+        counts = f"{len(row.needs) - len(row.missing)} of {len(row.needs)}"
+        data = (names if console.width >= WIDE else counts) if row.needs else "–"
+        table.add_row(row.item, row.example or "–", data, row.desk, row.paper, row.marks or "–")
+    console.print(table, highlight=False)
+    absent = dict.fromkeys(name for row in rows for name in row.missing)
+    notes = [
+        f"data: data sets found of those that --scale paper needs; missing: {', '.join(absent) or 'none'}",
+        "desk, paper: time of both scales on one core, the second by a cost model",
+        f"claims: {', '.join(f'{mark} {word}' for mark, word in MARKS.items())}",
+        *(f"{row.item}: {row.what}" for row in rows if not row.example),
+    ]
+    console.print("\n" + "\n".join(notes), highlight=False, markup=False)
 
 
 COMMAND = Command(reproduce, RUN_OPTIONS, order=5)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from comity._federations import natural
 from comity._words import counted, listed, markdown_cell, number
 from comity.compare.benchmark import Kind, Result
 from comity.compare.ranks import MeanRank, critical_difference, friedman, mean_ranks
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 HEADINGS = ("configuration", "mean rank [95 % CI]", "gains / loses on", "clients worse")
+OWN_HEADINGS = ("federation", "gain [95 % CI]", "worse / undecided / not worse", "s per run")
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,12 @@ class Leaderboard:
         return sorted(rows, key=lambda row: (row.kind == "control", row.rank.mean if row.rank else math.inf))
 
     @property
+    def own(self) -> list[Row]:
+        """Configurations that were run here, if others are stored."""
+        rows = self.rows if any(row.stored for row in self.rows) else []
+        return [row for row in rows if row.kind == "configuration" and not row.stored]
+
+    @property
     def metrics(self) -> dict[str, str]:
         """The metric that decides, by federation."""
         return {each.federation: each.measured.label for each in self.results.values()}
@@ -134,18 +142,28 @@ class Leaderboard:
 
     @property
     def answer(self) -> str:
-        """The best by rank, in one sentence, with what it does to clients."""
+        """How the configurations of one's own do; the best by rank, and whether that is significant."""
         ranked = [row for row in self.rows if row.rank is not None]
         if not ranked:
             return "No configuration is complete yet."
         first = ranked[0]
         assert first.rank is not None
-        others = sum(row.close for row in ranked) - 1
+        others, critical = sum(row.close for row in ranked) - 1, number(self.critical_difference, 1)
         words = f"{first.configuration} has the best mean rank, {_rank(first.rank)} of {len(ranked)}"
         words += f" over {len(self.ranked[0])} federations" if len(self.ranked[0]) > 1 else ""
-        if others:
-            words += f"; {others} others are within the critical difference of {number(self.critical_difference, 1)}"
-        return words + "."
+        if self.critical_difference >= len(ranked) - 1 > 0:
+            words += f"; with so few federations no difference is significant (critical difference {critical})"
+        elif others:
+            words += f"; {others} others are within the critical difference of {critical}"
+        return " ".join([*map(self._place, self.own), f"{words}."])
+
+    def _place(self, row: Row) -> str:
+        rank = "no mean rank" if row.rank is None else f"mean rank {_rank(row.rank)} of {len(self.ranked[1])}"
+        return (
+            f"{row.configuration} has {rank}. Its mean gain over local training is significant on {row.gaining} of "
+            f"{counted(len(row.results), 'federation')}, its mean loss on {row.losing}; {row.worse} of "
+            f"{counted(row.clients, 'client')} are worse."
+        )
 
     @property
     def notes(self) -> list[str]:
@@ -162,8 +180,16 @@ class Leaderboard:
             f"{counted(len(federations), 'federation')}; Friedman's test: p = {self.p_value:.2g}. A * marks mean ranks "
             "that are worse than the best by more than the critical difference.",
         ]
-        if any(row.stored for row in self.rows):
-            notes.append("Rows marked “stored” were not run here: they are from the committed leaderboard.")
+        if numeric := [each for each in self.federations if each in natural() and natural()[each].thresholds]:
+            asked = listed(f"{each} {', '.join(map(str, natural()[each].thresholds))}" for each in numeric)
+            notes.append(
+                f"A numeric target is asked as classes, with these thresholds, as comity has no regression: {asked}."
+            )
+        if old := sorted({each.seeds for each in self.results.values() if each.stored}):
+            shown = f"{old[0]}" if len(old) == 1 else f"{old[0]} to {old[-1]}"
+            notes.append(
+                f"Rows marked “stored” were not run here: they are the committed leaderboard's ({shown} seeds)."
+            )
         if self.other_conditions:
             notes.append(
                 f"Stored results of {listed(sorted(self.other_conditions))} are not shown: other conditions than here."
@@ -188,6 +214,17 @@ class Leaderboard:
         from rich.table import Table
         from rich.text import Text
 
+        for row in self.own:
+            cells = Table(title=Text(row.configuration), title_justify="left", title_style="bold", box=SIMPLE)
+            cells.padding, cells.pad_edge, cells.show_edge = (0, 1, 0, 0), False, False
+            for heading in OWN_HEADINGS:
+                cells.add_column(heading, justify="left" if heading == OWN_HEADINGS[0] else "right", no_wrap=True)
+            for name, result in row.results.items():
+                tally = Text(result.tally, style="red" if result.worse else "")
+                cells.add_row(Text(name), result.interval, tally, number(result.seconds, 1))
+            yield cells
+            yield Text()
+        own = {row.configuration for row in self.own}
         drawn = Table(box=SIMPLE, padding=(0, 1, 0, 0))
         drawn.pad_edge = drawn.show_edge = False
         for heading in HEADINGS:
@@ -195,7 +232,8 @@ class Leaderboard:
         for row in self.rows:
             name, rank, balance, worse = self.row_texts(row)
             style = "red" if row.worse else "dim" if row.kind == "control" else ""
-            drawn.add_row(Text(name), rank, balance, Text(worse, style=style))
+            bold = "bold" if row.configuration in own else ""
+            drawn.add_row(Text(name), rank, balance, Text(worse, style=style), style=bold)
         yield drawn
         for note in self.notes:
             yield Text(note, style="dim")

@@ -12,29 +12,30 @@ PULL = 0.02
 
 
 class APFL(Method):
-    """Mix a FedAvg model with a personal model, with a learned weight per client.
+    """Mix a global and a personal model, with a learned weight per client.
 
     Use: when you expect some clients to gain from the global model and others not.
 
     Paper: Deng et al., 2020 (arXiv:2003.13461), Algorithm 1.
 
-    Equation: The client uses v̄ = alpha v + (1 − alpha) w. In every step, both at the old values, w ← w − lr ∇f(w) and
-    v ← v − lr alpha ∇f(v̄). In the first step of a round alpha ← alpha − lr ⟨v − w, ∇f(v̄)⟩, clipped to [0, 1].
+    Equation: The client uses v̄ = alpha v + (1 − alpha) w. In every step w ← w − lr ∇f(w) and v ← v − lr alpha ∇f(v̄),
+    both with the old values on the right. In the first step of a round alpha ← alpha − lr ⟨v − w, ∇f(v̄)⟩, clipped to
+    [0, 1].
 
     Departures:
-        - PFLlib's APFL, which ConFREE's tables use, is a different method. ``form="pfllib"`` selects it: v ← v − lr
-          ∇f(v), with the gradient at v. After every batch alpha ← alpha − lr (⟨v − w, alpha ∇f(v) + (1 − alpha) ∇f(w)⟩
-          + 0.02 alpha), clipped to [0, 1]. At the end of the round v is overwritten by alpha v + (1 − alpha) w, and the
-          client uses this v. PFLlib starts at alpha 1.
-        - BatchNorm's statistics are measured on v̄ itself, not mixed.
+        - ``form="pfllib"`` selects PFLlib's APFL, a different method, which ConFREE's tables use. It starts at alpha 1.
+          The gradient of v is taken at v: v ← v − lr ∇f(v). After every batch alpha ← alpha − lr (⟨v − w, alpha ∇f(v) +
+          (1 − alpha) ∇f(w)⟩ + 0.02 alpha), clipped to [0, 1]. At the end of the round, v is replaced by alpha v + (1 −
+          alpha) w, which the client uses.
+        - BatchNorm's statistics of v̄ are measured on v̄, not mixed from those of v and w.
 
     Options:
         form: the paper's algorithm, or PFLlib's, which starts at alpha 1
-        alpha: initial weight of the personal model (with 1 and adaptive no, the personal model is Local, trained beside
-            FedAvg)
+        alpha: initial weight of the personal model in the mixture (1 with adaptive no: the client uses the model of
+            Local)
         adaptive: let each client learn its own alpha
-        personal_model: model that a client uses: the mixture v̄ with the newest global model w, or v̄ as local training
-            left it (always so with form pfllib)
+        personal_model: model that a client uses: v̄ with the newest global model w, or v̄ after its last local training
+            (with form pfllib, always the latter)
     """
 
     form: Literal["paper", "pfllib"] = "paper"

@@ -5,13 +5,14 @@ from comity.methods._method import Client, Message, Method, Reply
 
 
 class Ditto(Method):
-    """Train a FedAvg model and, beside it, a personal model per client that is pulled towards it.
+    """Train a global model by FedAvg, and a personal model per client that stays near the global one.
 
-    Use: when a global model is needed as well, or when robustness to bad updates matters.
+    Use: when you need a global model too, or when some clients may send bad updates.
 
     Paper: Li et al., ICML 2021, Algorithm 1.
 
-    Equation: v ← v − lr (∇f(v) + lam (v − w)), where v is the personal model and w the received global model.
+    Equation: The global model w is trained by FedAvg. The personal model v follows v ← v − lr (∇f(v) + lam (v − w)),
+    with the received w.
 
     Options:
         lam: strength of the pull towards the global model (0 = Local); the paper tunes it around {0.05, 0.1, 0.2, 1, 2}

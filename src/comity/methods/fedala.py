@@ -14,34 +14,34 @@ MOST = 100  # passes after which it ends in any case: a large rate can oscillate
 
 
 class FedALA(Method):
-    """FedAvg in which each client learns, parameter by parameter, how much of the global head to take.
+    """FedAvg in which each client learns how much of the global head to take, per parameter.
 
     Use: when the global head helps some clients and harms others.
 
     Paper: Zhang et al., AAAI 2023.
 
-    Equation: Before the received model θ_g is trained or used, its last modules (their number is the option ``top``)
-    become θ_i + (θ_g − θ_i) ⊙ W, where θ_i is the client's model after its last training; the other modules are θ_g. W
-    starts at 1, is kept between rounds and is trained on a random ``share`` of the training data: W ← clip(W − rate ·
-    ∇L ⊙ (θ_g − θ_i), 0, 1), with ∇L the gradient at the mixed parameters. The first time, passes repeat until the mean
-    losses of the last ten have a standard deviation below ``threshold``; later there is one pass per round. In its
-    first round a client has no θ_i and adapts nothing.
+    Equation: Before the client trains or uses the received model θ_g, it replaces the last ``top`` modules by θ_i +
+    (θ_g − θ_i) ⊙ W, where θ_i is its model after its last training. W starts at 1 and is kept between rounds. It is
+    trained on a random ``share`` of the training data: W ← clip(W − rate · ∇L ⊙ (θ_g − θ_i), 0, 1), with ∇L the
+    gradient at the mixed parameters. The first training repeats passes until the mean losses of the last ten passes
+    have a standard deviation below ``threshold``. Later there is one pass per round. In its first round a client has no
+    θ_i and adapts nothing.
 
     Departures:
         - The mean loss of a pass decides when W has converged; public code uses the loss of its last batch.
         - W is trained on randomly drawn samples; public code uses a contiguous part of the data.
-        - The first training of W ends after 100 passes in any case, because it can oscillate at a large rate.
-        - BatchNorm uses the received statistics while W is trained.
-        - A client uses the mixture before local training, as in PFLlib. Early in training, for example of a
-          transformer, this is far below the model after local training (``--eval-point fitted`` evaluates that).
-        - W moves with the square of θ_g − θ_i. After short steps, as with Adam, it stays near 1; a ``rate`` of 100 then
-          helps.
+        - The first training of W ends after at most 100 passes, because at a large rate it can oscillate.
+        - While W is trained, BatchNorm uses the received statistics.
+        - A client uses the mixture before local training, as in PFLlib. ``--eval-point fitted`` evaluates the model
+          after local training, which early in training can be far better, for example with a transformer.
+        - W's steps grow with the square of θ_g − θ_i. If local training moves the model little, as with Adam, W stays
+          near 1; a ``rate`` of 100 then helps.
 
     Options:
-        top: number of last modules (a weight with its bias) that are adapted; the paper's p
+        top: number of adapted modules, counted from the last (a weight with its bias is one); the paper's p
         share: share of the training data used to train the mixing weights W
         rate: learning rate of W (0 = FedAvg)
-        threshold: the first training of W stops when the standard deviation of its last ten losses is below this
+        threshold: the first training of W stops when its last ten losses have a standard deviation below this
     """
 
     top: Count = 1

@@ -11,7 +11,7 @@ from comity.rules import Updates
 
 
 class FedAMP(Method):
-    """Pull each client's model towards a mixture of all models in which similar models weigh more.
+    """Pull each client's model towards a mixture of all models. Similar models have more weight.
 
     Use: when clients form groups that are not known in advance.
 
@@ -22,22 +22,22 @@ class FedAMP(Method):
     is the form "cosine": ξ_ij = (1 − ξ_ii) softmax_j(sigma cos(w_i, w_j)) with a fixed ξ_ii.
 
     Departures:
-        - By default sigma is the median of the squared distances (with "cosine", the inverse of the median of 1 − cos).
-          With a fixed number all ξ_ij underflow as models grow, and FedAMP becomes Local.
-        - With the default sigma, alpha is in units of sigma / number of other clients, so the mixture does not depend
-          on the scale of the models. The paper's alpha 1e4 and sigma 1e6 with 100 clients correspond to alpha 1 here.
-        - The paper's pull lam/alpha starts at 1e-4 and grows as alpha decays; here it is constant. 1e-4 is
-          indistinguishable from Local, and 1 costs accuracy where clients differ.
+        - By default sigma is the median of the squared distances; with "cosine", the inverse of the median of 1 − cos.
+          With a fixed sigma, all ξ_ij underflow for large models, and FedAMP becomes Local.
+        - With the default sigma, alpha is multiplied by sigma and divided by the number of other clients. So the
+          mixture does not depend on the scale of the models. The paper's alpha 1e4 and sigma 1e6 with 100 clients
+          correspond to alpha 1 here.
+        - The pull lam/alpha is constant. In the paper it starts at 1e-4 and grows as alpha decays. With 1e-4 the result
+          is that of Local; with 1, accuracy falls if clients differ.
         - ξ_ii is at least ``self_weight``.
-        - A client that has never replied is in no mixture.
-        - In public code the pull has no gradient, which makes the method Local, as lam 0 does here.
+        - Clients that have never replied are left out of all mixtures.
 
     Options:
         form: similarity of two models: by distance (FedAMP) or by angle (HeurFedAMP)
-        lam: strength of the pull towards the mixture, divided by alpha (0 = Local); the paper's lambda
-        alpha: the paper's alpha_k: weight of other clients in the mixture
-        sigma: width of the similarity kernel (none = the median)
-        self_weight: minimum weight of a client's own model in its mixture; with form cosine, its exact weight
+        lam: the paper's lambda; the pull towards the mixture has the strength lam/alpha (0 = Local)
+        alpha: the paper's alpha_k: weight of the other clients in the mixture
+        sigma: width of the similarity kernel (none = from the median distance of the models)
+        self_weight: minimum weight of a client's own model in its mixture; with form cosine, its weight
     """
 
     form: Literal["distance", "cosine"] = "distance"

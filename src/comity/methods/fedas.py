@@ -18,27 +18,26 @@ class FisherReply(Reply):
 
 
 class FedAS(Method[Message, FisherReply]):
-    """Share the body, keep a personal head: align the received body first, and weight clients by Fisher information.
+    """Share the body, keep a personal head; align the received body first, and weight clients by Fisher information.
 
     Use: when many clients take part only rarely.
 
     Paper: Yang, Huang and Ye, CVPR 2024.
 
-    Equation: p_k is the mean feature of class k under the client's own last body. The received body is trained to
-    reproduce it, by Σ_k MSE(b(x), p_k) over the classes k of a batch; then body and head are trained together. The
-    server weights clients by the trace of their Fisher information, Σ ‖∇ log p(y | x)‖² over batches.
+    Equation: p_k is the mean feature of class k under the body of the client's last training. The received body is
+    trained to reproduce it, by Σ_k MSE(b(x), p_k) over the classes k of a batch; then body and head are trained
+    together. The server weights clients by the trace of their Fisher information, Σ ‖∇ log p(y | x)‖² over batches.
 
     Departures:
-        - Details follow PFLlib's code, with one exception: there, clients are aligned one after another in the same
-          global body; here each starts from the received body.
-        - The client uses the aligned body; PFLlib evaluates the model after the last training (--eval-point fitted).
-        - BatchNorm's statistics are averaged with the same weights.
+        - Details follow PFLlib's code, except that each client aligns its own copy of the received body. In PFLlib all
+          clients change the same body, one after another.
+        - BatchNorm's statistics are averaged with the same weights as the body.
 
     Options:
         align_epochs: epochs of the alignment (0 = off)
         align_lr: learning rate of the alignment
-        weights: weight of a client: its Fisher information or its number of samples. With size and without alignment,
-            FedAS equals FedPer
+        weights: weight of a client: its Fisher information or its number of samples (with size and align_epochs 0:
+            FedPer)
     """
 
     align_epochs: CountOrZero = 1

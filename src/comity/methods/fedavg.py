@@ -13,15 +13,12 @@ class FedAvg(Method):
 
     Paper: McMahan et al., AISTATS 2017.
 
-    Equation: theta ← Σ_i n_i/n · theta_i, where theta_i is client i's model after local training from theta, and n_i
-    its number of samples.
-
-    Departures:
-        - Papers evaluate different models under the name FedAvg; ``personal_model`` chooses which one.
+    Equation: theta ← Σ_i n_i/n · theta_i, where theta_i is client i's model after local training from theta, n_i its
+    number of samples, and n the sum of the n_i.
 
     Options:
-        personal_model: model that a client uses: the global model (global), its model after local training
-            (post_local), or the fine-tuned global model (finetune)
+        personal_model: model that a client uses: the global model, its model after local training, or the fine-tuned
+            global model
         finetune_epochs: epochs of fine-tuning (none = the run's --epochs)
     """
 

@@ -17,11 +17,11 @@ class FedBABU(Method):
     model, a client trains (b, h) on its own data for a few epochs. The global model is (b, h).
 
     Departures:
-        - A client fine-tunes before every evaluation, not only after the last round, and the fine-tuned model is
-          discarded afterwards.
+        - A client fine-tunes before every evaluation, not only after the last round. Training does not continue from
+          the fine-tuned model.
 
     Options:
-        finetune: part that a client fine-tunes; the paper finds little difference
+        finetune: what a client fine-tunes: the whole model, or the head only; in the paper the difference is small
         finetune_epochs: epochs of fine-tuning (0 = use the global model)
     """
 

@@ -12,12 +12,12 @@ class FedBN(FedAvg):
     client.
 
     Departures:
-        - Without BatchNorm in the network the result is bit-identical to FedAvg. The run's option ``buffers`` set to
-          ``local`` keeps only mean and variance with the client and averages scale and shift.
+        - Without BatchNorm in the network the result is bit-identical to FedAvg.
+        - To keep only mean and variance with the client, and average scale and shift, use FedAvg with --buffers local.
 
     Options:
-        personal_model: model that a client uses: the global model with its own BatchNorm, its model after local
-            training, or the fine-tuned one
+        personal_model: model that a client uses: the global model with its own BatchNorm layers, its model after local
+            training, or the fine-tuned global model
         finetune_epochs: epochs of fine-tuning (none = the run's --epochs)
     """
 

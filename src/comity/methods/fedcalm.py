@@ -7,31 +7,32 @@ from comity.rules import CALM, Projection, Rule
 
 
 class FedCALM(FedRep):
-    """Share a body whose update increases no client's loss in any layer (to first order), and keep a personal head.
+    """Share the body, with updates that harm no client in any layer (to first order), and keep a personal head.
 
     Use: when updates conflict in some layers of a deep network and not in others.
 
     Paper: Zheng et al., CVPR 2025.
 
-    Equation: The server combines the body's updates by the CALM rule, layer by layer.
+    Equation: The client trains the head and then the body, as in FedRep (our choice; the supplement does not say). The
+    server combines the body's updates by the rule CALM, layer by layer.
 
     Departures:
-        - Only the supplement is public, and no code. It is not known whether the authors scale updates first; as
-          printed, CALM's optimisation problem makes long steps in layers with short updates (``scale``).
-        - The supplement does not describe the client. Its Eq. 9, and Eqs. 2-3 of ConFREE by the same authors, suggest
-          FedRep's client, which trains the head and then the body (``local="alternate"``). ``local="joint"`` trains
-          both together, as FedPer does.
+        - We had only the supplement, and found no code. We do not know whether the authors scale updates first. As
+          printed, CALM makes long steps in layers with short updates; see the option ``scale``.
+        - The supplement does not describe local training. Its Eq. 9, and Eqs. 2-3 of ConFREE by the same authors,
+          suggest that the client trains the head and then the body, as in FedRep (``local="alternate"``).
+          ``local="joint"`` trains both together, as in FedPer.
 
     Options:
-        eps: margin by which every client should gain in every layer, as in CALM
-        C: price of missing the margin, as in CALM; best values in section 9.2 of the paper: CIFAR10 0.1 for the CNN, 1
-            for ResNet4, 10 for deeper ones; CIFAR100 10; Flowers102 100 for CNN and ResNet4, 10 for deeper ones;
-            CINIC10 1
-        scale: the literal constraint (none) or one relative to the layer's updates (layer), as in CALM
-        stages: 2 for the projection and then CALM's optimisation problem, 1 for the projection only (the paper's Only
-            Proj)
+        eps: margin by which the step should help every client in every layer, as in CALM
+        C: price of missing the margin, as in CALM. Best values in the paper (section 9.2): CIFAR10 0.1 (CNN), 1
+            (ResNet4), 10 (deeper networks); CIFAR100 10; Flowers102 100 (CNN, ResNet4), 10 (deeper networks); CINIC10 1
+        scale: unit of eps, as in CALM: as printed in the paper (none), or the mean length of the layer's updates
+            (layer)
+        stages: 1: only the projection (the paper's Only Proj); 2: also CALM's optimisation problem
         local: train head and body one after the other, or together
-        head_epochs: epochs of the head before the body is trained, with local alternate; the paper does not give it
+        head_epochs: epochs of the head before the body is trained, with local alternate; the paper does not give a
+            number
     """
 
     eps: NonNegative = 0.1

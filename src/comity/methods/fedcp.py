@@ -53,24 +53,22 @@ class FedCP(ByParts):
 
     Paper: Zhang et al., KDD 2023.
 
-    Equation: With z = b(x), logits = h_i(r·z) + h_g((1 − r)·z), where r is the Gumbel-softmax (temperature 1) of
-    gate(z·v), and v the normalised sum of h_i's rows at the start of the round. Body, personal head and gate minimise
-    CE + lam · MMD² between z and b_g(x), with kernels of bandwidth 10, 15, 20 and 50; the global head h_g and the
-    received body b_g are fixed. The client sends body, gate and the head (h_i + h_g)/2. The rule acts on the body; head
-    and gate are averaged. There is no global model.
+    Equation: With z = b(x), logits = h_i(r·z) + h_g((1 − r)·z). Here r is the Gumbel-softmax (temperature 1) of
+    gate(z·v). v is the normalised sum of h_i's rows at the start of the round. Body, personal head and gate minimise CE
+    + lam · MMD² between z and b_g(x), with kernels of bandwidth 10, 15, 20 and 50; the global head h_g and the received
+    body b_g are fixed. The client sends body, gate and the head (h_i + h_g)/2. The rule acts on the body; head and gate
+    are averaged. There is no global model.
 
     Departures:
-        - Gumbel-softmax noise over two classes is logistic and is drawn as such.
-        - Noise is drawn in training only; evaluation uses r without noise. Public code draws noise in tests too.
-        - The step length of the pull grows with lam times the learning rate. Far above the paper's 5 · 0.005 it
-          overshoots and leaves most ReLUs inactive, so by default lam shrinks to keep that product at larger learning
-          rates.
-        - The gradients of a softmax layer's rows sum to 0, so under SGD v keeps its initial value, equal for all
-          clients, here as in the paper.
+        - Noise is drawn in training only.
+        - The steps of the pull are proportional to lam · lr. Far above the paper's 5 · 0.005 they overshoot, and most
+          ReLUs become inactive. So by default lam is smaller at larger learning rates.
+        - Under SGD, v never changes and is equal for all clients, because the gradients of a softmax layer's rows sum
+          to 0. This is also true of the paper's method.
 
     Options:
-        lam: weight of the pull towards the received body's features (none = the paper's 5, times 0.005 / lr at larger
-            learning rates)
+        lam: weight of the pull towards the features of the received body (none = 5 as in the paper, or 5 · 0.005 / lr
+            if lr is above 0.005)
     """
 
     lam: NonNegative | None = None

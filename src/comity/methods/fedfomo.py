@@ -19,30 +19,31 @@ class WeighedReply(Reply):
 
 
 class FedFomo(Method[OthersModels, WeighedReply]):
-    """Let each client download a few other models and move towards those that help its validation loss.
+    """Let each client download a few other models and move towards those that lower its validation loss.
 
     Use: when clients have validation samples and can download several models per round.
 
     Paper: Zhang et al., ICLR 2021.
 
-    Equation: A model theta_n, downloaded or the client's own, has the weight (L(before) − L(theta_n)) / ‖theta_n −
-    before‖, where L is the validation loss and ``before`` the model that the client's last training started from. The
-    positive weights, scaled to sum to 1, give before + Σ weight (theta_n − before), from which the client trains. The
-    server adds the signed weights to its table of who helped whom and sends the models that helped most. The personal
+    Equation: ``before`` is the model from which the client's last training started, and L its validation loss. Each
+    model theta_n, downloaded or the client's own, has the weight (L(before) − L(theta_n)) / ‖theta_n − before‖. The
+    client trains from before + Σ weight (theta_n − before), over the positive weights, scaled to sum to 1. The server
+    sums all weights, also negative ones, per pair of clients, and sends the models with the largest sums. The personal
     model is the one after the client's last training.
 
     Departures:
-        - If no model is better, the client keeps its own. The authors' code returns to ``before``, where a client whose
-          validation loss has stopped falling stays forever.
+        - If no model is better, the client keeps its own. The authors' code returns to ``before``; there, a client
+          whose validation loss has stopped falling never moves again.
         - Each downloaded model is replaced by a random one with probability epsilon, as in the authors' code.
-        - FedFomo has no common model. The FedPG supplement reports one, and its public code averages the models of the
-          clients online for it, before they train; ``common`` averages them after.
+        - FedFomo has no global model, but the FedPG supplement reports its accuracy. Its public code averages the
+          online clients' models before they train; ``common`` averages them after training.
 
     Options:
         models: number of models that a client downloads per round
         epsilon: probability of a random model in the first round
         epsilon_decay: decrease of epsilon per round
-        common: send the mean of the last round's models too, which is evaluated as the common model; no client uses it
+        common: send the mean of the last round's models too, so that a global model can be evaluated; clients do not
+            use it
     """
 
     models: CountOrZero = 5
@@ -105,7 +106,7 @@ class FedFomo(Method[OthersModels, WeighedReply]):
     def choose(self, server: Server, cid: int) -> list[int]:
         """Whose models a client gets: those that helped it most so far, ties at random, and a few at random."""
         random, table = server.random(f"models for {cid}"), server.store["helped"]
-        helped = table[cid] if cid < len(table) else torch.zeros(len(table))  # no client has helped a newcomer yet
+        helped = table[cid] if cid < len(table) else torch.zeros(len(table))  # nobody has helped a newcomer yet
         others = [j for j in server.clients if bool(server.store["heard"][j]) and j != cid]
         shuffled = [others[i] for i in torch.randperm(len(others), generator=random).tolist()]
         places = min(self.models, len(others))

@@ -7,7 +7,7 @@ from comity.rules import Rule
 
 
 class FedMGDAPlus(FedAvg):
-    """FedAvg with a common descent direction: normalised updates, weighted so that no client's loss should rise.
+    """FedAvg with a common descent direction: normalised updates, weighted to increase no client's loss.
 
     Use: when fairness between clients matters more than the mean.
 
@@ -17,18 +17,17 @@ class FedMGDAPlus(FedAvg):
     within eps of the client's share of the samples (the rule FedMGDA+).
 
     Departures:
-        - The paper's server_lr is tuned and decays; here it is constant unless ``server_lr_decay`` is given. The FedPG
-          papers' platform multiplies by the decaying local learning rate: set server_lr to the local learning rate and
-          server_lr_decay to the value of --lr-decay.
-        - A client uses the global model, as in the paper. The FedPG papers evaluate the model after local training:
-          ``personal_model="post_local"``.
+        - The paper's server_lr is tuned and decays. Here it is constant unless ``server_lr_decay`` is given.
+        - The FedPG papers' platform uses the decaying local learning rate. To do the same, set server_lr to --lr and
+          server_lr_decay to --lr-decay.
+        - The FedPG papers evaluate the model after local training, as with ``personal_model="post_local"``.
 
     Options:
         eps: largest distance of a client's weight from its share of the samples (1 = MGDA, 0 = mean of directions); the
             paper takes one of {0, 0.05, 0.1, 0.5, 1}
         server_lr: length of the step, in units of one normalised update
         server_lr_decay: factor on server_lr per round
-        norm_restore: give the step the length of the mean update instead
+        norm_restore: give the step the length of the mean update, instead of server_lr
     """
 
     eps: Share = 0.1

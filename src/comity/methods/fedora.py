@@ -21,42 +21,41 @@ class PulledReply(Reply):
 
 
 class FEDORA(Method[Message, PulledReply]):
-    """Propagate models between similar clients; each client follows as far as this lowers its validation loss.
+    """Send each client a mixture of similar clients' models; it follows as far as this lowers its validation loss.
 
     Use: when clients' inputs vary along a continuum (angles, devices, seasons) and each has validation samples.
 
     Paper: Wu et al., KDD 2023.
 
-    Equation: Once, before the first round, client k sends p left singular vectors of its samples (a basis). From these
-    the server computes the similarities w_kk' = exp(10 Σ_i cos ζ_i), where ζ_i are the principal angles between the
-    bases of k and k'; for each k only the two largest are kept, the others are 0. In each round the server computes Θ̂
-    = (1 − β)(I − β D⁻¹W)⁻¹ Θ with β = alpha/(1 + alpha), the fixed point of θ̂_k = β Σ w_kk' θ̂_k' / D_kk + (1 − β)
-    θ_k; a client without neighbours has θ̂_k = θ_k. The client trains from its own θ_k and after each optimiser step
-    subtracts lr·λ_k (θ_k − θ̂_k), with λ_k = exp(δ/2), or 0 if δ = ℓ_val(θ_k) − ℓ_val(θ̂_k) is below 0. It uses θ_k.
-    With K clients, R rounds, d parameters and d_in pixels, 2KR·d + K·p·d_in numbers travel in total. Models are
-    propagated, not averaged, so no rule applies.
+    Equation: Once, before the first round, client k sends p left singular vectors of its samples (a basis). From the
+    bases the server computes the similarities w_kk' = exp(10 Σ_i cos ζ_i), where ζ_i are the principal angles between
+    the bases of k and k'. For each k it keeps the two largest and sets the others to 0. In each round the server
+    computes Θ̂ = (1 − β)(I − β D⁻¹W)⁻¹ Θ with β = alpha/(1 + alpha) and D the row sums of W, the fixed point of θ̂_k =
+    β Σ w_kk' θ̂_k' / D_kk + (1 − β) θ_k. A client without neighbours has θ̂_k = θ_k. The client trains from its own θ_k
+    and after each optimiser step subtracts lr·λ_k (θ_k − θ̂_k), where δ = ℓ_val(θ_k) − ℓ_val(θ̂_k) and λ_k = exp(δ/2),
+    or 0 if δ < 0. It uses θ_k. With K clients, R rounds, d parameters and d_in pixels, 2KR·d + K·p·d_in numbers travel
+    in total. Models are propagated, not averaged, so no rule applies.
 
     Departures:
-        - The default form is that of the authors' code, which made the published numbers. Their slides have w_kk' = Σ
-          cos ζ_i over all clients, λ_k = max(1e-8, δ), and λ_k ‖θ_k − θ̂_k‖² in the loss: ``similarity="cosines",
-          neighbours=None, lam_form="difference"``. The cosines of rotated images are 0.77 to 0.99, so W is then nearly
-          uniform and the result is Local.
-        - The authors' code describes data with labels, which reveals the class proportions to the server;
-          ``FEDORA.released()`` does too.
-        - δ is a mean over samples, not a sum over batches; for the code's single batch of 64 the two are equal.
-        - The pull is limited so that one step reaches θ̂_k at most.
-        - The authors have full participation; ``absent`` says what happens otherwise.
+        - The default is the form of the authors' code, which produced the published numbers.
+        - ``similarity="cosines", neighbours=None, lam_form="difference"`` is the form of their slides: w_kk' = Σ cos
+          ζ_i over all clients, λ_k = max(1e-8, δ), and λ_k ‖θ_k − θ̂_k‖² in the loss. On rotated images all cosines are
+          between 0.77 and 0.99, so W is nearly uniform and the result is Local.
+        - Labels are not part of the description of the data, unlike in the authors' code and in ``FEDORA.released()``.
+        - δ is a mean over samples; the authors' code sums over batches. For its single batch of 64 samples the two are
+          equal.
+        - The pull never moves θ_k beyond θ̂_k.
 
     Options:
         p: number of singular vectors that describe a client's data
-        labels: describe the data with labels, one-hot beside the pixels; reveals the class proportions to the server
-        similarity: sum of the cosines of the principal angles, or its exponential
-        neighbours: number of most similar clients that a client receives from (none = all)
+        labels: include one-hot labels in the description of the data; this reveals the class proportions to the server
+        similarity: similarity of two clients: the sum of the cosines of the principal angles, or its exponential
+        neighbours: number of clients, the most similar ones, in a client's mixture (none = all)
         alpha: strength of the propagation, β = alpha/(1 + alpha) (0 = none; 4 as in the released code)
-        propagation: fixed point in closed form, or by iteration
-        lam_form: strength of the pull towards the propagated model: the difference of validation losses, as a term of
-            the loss (difference), or its exponential, after each optimiser step (exp)
-        absent: absent clients: propagate among those present only, or include their last models
+        propagation: how the fixed point is computed: in closed form, or by iteration
+        lam_form: pull towards the mixture θ̂. difference: a term of the loss, with the difference of validation losses
+            as its weight. exp: a step after each optimiser step, with exp(difference / 2) as its weight
+        absent: models of absent clients: left out, or their last models are used
     """
 
     p: Count = 1

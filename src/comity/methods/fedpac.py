@@ -37,29 +37,27 @@ class FedPACReply(PrototypesReply):
 
 
 class FedPAC(Method[FedPACMessage, FedPACReply]):
-    """Share the body, pull features towards common class prototypes, and mix each client's head from all heads.
+    """Share the body, pull features towards common class prototypes, and give each client a mixture of all heads.
 
-    Use: when classes look similar across clients but are unequally frequent.
+    Use: when classes look similar at all clients but have different frequencies.
 
     Paper: Xu, Tong and Huang, ICLR 2023.
 
     Equation: The head is trained first, then the body under CE + lam · MSE(z, c_y), where c_y is the prototype of the
-    sample's class; a class without a prototype has no pull. On the received body a client measures H_i[k] = P_i(k)
-    μ_i,k and V_i = (E‖z‖² − Σ_k ‖H_i[k]‖²) / n_i. Its new head is Σ_j a_j h_j, where a minimises Σ_j a_j² V_j + ‖H_i −
-    Σ_j a_j H_j‖² on the simplex. Heads are mixed among the clients of a round; an absent client keeps its last mixture.
-    The rule acts on the body.
+    sample's class; a class without a prototype has no pull. With the received body, a client measures H_i[k] = P_i(k)
+    μ_i,k and V_i = (E‖z‖² − Σ_k ‖H_i[k]‖²) / n_i, where P_i(k) is its share of class k and μ_i,k the mean feature of
+    the class. Its new head is Σ_j a_j h_j, where a minimises Σ_j a_j² V_j + ‖H_i − Σ_j a_j H_j‖² on the simplex. Heads
+    are mixed among the clients of a round; an absent client keeps its last mixture. The rule acts on the body.
 
     Departures:
         - A prototype is the mean over all clients' samples of its class; PFLlib takes the mean of the clients' means.
-        - The minimiser is exact; public code repairs eigenvalues and cuts small weights.
-        - The authors use momentum 0.5, weight decay 5e-4, learning rate 0.01 (0.1 for the head) and 5 epochs. Here
-          these are the run's own options, for head and body.
+        - The weights of the heads are exact minimisers; public code changes eigenvalues and sets small weights to 0.
 
     Options:
         lam: weight of the pull towards the prototypes
         head_epochs: epochs of the head before the body is trained
-        head_lr: learning rate of the head (none = the run's --lr, as in PFLlib); the authors take 0.1, ten times that
-            of the body
+        head_lr: learning rate of the head (none = the run's --lr, as in PFLlib); the authors take 0.1, and 0.01 for the
+            body
     """
 
     lam: NonNegative = 1.0

@@ -4,11 +4,12 @@ from comity.methods._method import Method
 class FedPer(Method):
     """Share the body, keep a personal head, train both together.
 
-    Use: when clients need different decision boundaries on common features.
+    Use: when clients can share features but need classifiers of their own.
 
     Paper: Arivazhagan et al., 2019.
 
-    Equation: FedAvg on the body only.
+    Equation: Body and head are trained together. The server averages the bodies as in FedAvg; the head stays with the
+    client.
 
     Departures:
         - The head is the last linear layer; the paper also tries larger heads.

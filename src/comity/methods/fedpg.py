@@ -13,37 +13,38 @@ class FedPGMessage(Message):
 
 
 class FedPG(Method[FedPGMessage, Reply]):
-    """Train a global model that improves for all clients, and personal models that stay good on other clients' data.
+    """Train a global model that improves for all clients, and personal models that work on other clients' data too.
 
-    Use: when the global model must stay good for everyone while clients personalise.
+    Use: when clients want personal models that must also work on other clients' data.
 
     Paper: "Preserving Global Performance in Personalized Federated Learning", ICCV submission, supplement A.1.
 
-    Equation: The global model ω moves along FairDescent's direction: the min-norm point of the online clients'
-    gradients, those of recently absent clients, and the gradient of the fairness objective F = −cos(losses, 1), at the
-    length of the mean. A personal model is ω_i = ω + lr·d_i, where d_i is the direction nearest to the client's own
-    −g_i that conflicts with no available gradient (gamma 0), or only partly: g_j·d_i ≤ gamma · max(0, −g_j·g_i). If the
+    Equation: The global model ω moves by the rule FairDescent. Its direction is the min-norm point of the gradients of
+    the online clients, of recently absent clients, and of the fairness objective F = −cos(losses, 1). Its length is
+    that of the mean. A personal model is ω_i = ω + lr·d_i. With gamma 0, d_i is the direction nearest to the client's
+    own −g_i that conflicts with no available gradient. With a larger gamma, g_j·d_i ≤ gamma · max(0, −g_j·g_i). If the
     step lr·d_i is longer than the global step, it is shortened to that length. Training never starts from a personal
     model. A client that has never taken part uses the global model.
 
     Departures:
-        - A reconstruction: the main paper is not public and the authors' classes are withheld. The supplement says that
-          the personal direction d_i must not conflict with other gradients, and its tables show how much gamma costs;
-          how d_i is found, and how long it is, is our reading.
-        - The length is inferred from the supplement's Table 1, where gamma 1 costs 4 points of G-acc on Fashion-MNIST.
-          At the length of five local epochs (``length="own"``) it costs several times that.
-        - The authors' learning rate decays to 0.999^2000 = 0.135 of its start: give --lr-decay 0.135^(1/rounds). Late
-          personal models are then nearer to the global one.
+        - This is a reconstruction: the main paper is not public, and neither is the code of the method. The supplement
+          says that the personal direction d_i must not conflict with other gradients, and its tables show how much
+          gamma costs. How d_i is found, and its length, are our choices.
+        - We infer the length of d_i from the supplement's Table 1, where gamma 1 costs 4 points of G-acc on
+          Fashion-MNIST. With the length of five local epochs (``length="own"``) it costs several times as much.
+        - The authors' learning rate decays to 0.999^2000 = 0.135 of its first value. To do the same, give --lr-decay
+          0.135^(1/rounds). Then late personal models are nearer to the global one.
 
     Options:
-        gamma: how much a personal model may harm other clients: 0 (not at all, to first order) to 1 (as much as the
+        gamma: how much a personal model may harm other clients, to first order: 0 (not at all) to 1 (as much as the
             client's own gradient does)
-        length: length of a personal direction: at most that of the global step (global), or unlimited (own)
-        base: personal models start from the new global model, or from the old one where gradients were taken
-        least_descent: a step that keeps less than this share of the common descent drops the fairness term (0 = never,
-            as in the supplement); see the rule FairDescent
-        rebuild: recompute the personal models of absent clients in each round, from the newest global model and the
-            client's last gradient; otherwise they stay as they were when the client was last online
+        length: maximum length of a personal direction: that of the global step (global), or none (own)
+        base: global model that personal models start from: the new one, or the old one, at which gradients were
+            computed
+        least_descent: leave the fairness term out of steps that keep less than this share of the common descent (0 =
+            never, as in the supplement); see the rule FairDescent
+        rebuild: recompute absent clients' personal models in each round, from the newest global model and their last
+            gradients; otherwise these models do not change
     """
 
     gamma: Share = 0.0

@@ -35,9 +35,9 @@ class _NearestPrototype(nn.Module):
 
 
 class FedProto(Method[Prototypes, PrototypesReply]):
-    """Share only the mean features per class; each client trains its own model with features near them.
+    """Share only mean features per class (prototypes); each client trains its own model with features near them.
 
-    Use: when models must not travel, or traffic must be very small.
+    Use: when clients may not send models, or when traffic must be very small.
 
     Paper: Tan et al., AAAI 2022.
 
@@ -46,16 +46,16 @@ class FedProto(Method[Prototypes, PrototypesReply]):
     no pull. A client predicts the class whose C_k is nearest to z. No model is averaged, so no rule applies.
 
     Departures:
-        - The pull acts on each sample, as in the authors' code; the paper's equation has it on the client's class
-          means.
-        - The paper divides the weighted mean by the number of clients once more; its code does not.
-        - Prototypes are measured after a client's training; in the authors' code, during it.
-        - The authors' code searches the nearest prototype among the client's own classes only.
-        - All clients have the same architecture.
+        - The pull acts on the features of each sample, as in the authors' code. In the paper's equation it acts on the
+          client's class means.
+        - C_k is the weighted mean, as in the authors' code. The paper divides it once more by the number of clients.
+        - Prototypes are measured after a client's training; the authors' code measures them during training.
+        - A client can predict any class that has a prototype; in the authors' code, only classes of its own.
+        - All clients have the same architecture; the paper allows different ones.
 
     Options:
         lam: weight of the pull towards the prototypes (0 together with answer=head is Local)
-        answer: what predicts: the nearest prototype, or the client's own head
+        answer: what predicts: the nearest prototype, or the client's head
     """
 
     lam: NonNegative = 1.0

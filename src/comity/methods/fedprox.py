@@ -6,14 +6,15 @@ from comity.methods.fedavg import FedAvg
 class FedProx(FedAvg):
     """FedAvg with a proximal term that keeps local training near the received model.
 
-    Use: when local models drift apart, for example with many local epochs and dissimilar clients.
+    Use: when local models drift apart, for example with dissimilar clients and many local epochs.
 
     Paper: Li et al., MLSys 2020.
 
     Equation: The local loss gains mu/2 · ‖theta − theta_g‖², where theta_g is the received model.
 
     Departures:
-        - The paper's inexact solves (gamma) are left out, as in every public implementation.
+        - Clients train for a fixed number of steps. The paper's inexact solutions (gamma) are left out, as in every
+          public implementation.
 
     Options:
         mu: strength of the proximal term (0 = FedAvg); the paper tunes it in {0.001, 0.01, 0.1, 1}

@@ -15,15 +15,14 @@ class FedRep(Method):
     under that head, b_i ← b_i − lr ∇_b f_i(b_i, h_i). The server combines the b_i.
 
     Departures:
-        - The head has one epoch, as in public code and in the ConFREE papers; the FedRep paper has ten.
-        - FedRep has no common model. The FedPG supplement reports one, and its public code combines the clients' whole
-          models for it; ``share_head`` does the same. The rule then acts on the heads too.
+        - FedRep has no global model, but the FedPG supplement reports its accuracy. Its public code combines the
+          clients' whole models for this; so does ``share_head``. The rule then acts on the heads too.
 
     Options:
         head_epochs: epochs of the head before the body is trained; the paper takes 5 to 10, public code 1
-        personal_model: model that a client uses: its head on the newest body, or both as local training left them
-        share_head: send the head too; the combined body and head are evaluated as the common model, and no client
-            learns from the combined head
+        personal_model: model that a client uses: its head on the newest body, or head and body as they were after its
+            last local training
+        share_head: send the head too, so that a global model can be evaluated; clients do not use the combined head
     """
 
     head_epochs: CountOrZero = 1

@@ -42,26 +42,28 @@ def balanced_softmax(logits: Tensor, y: Tensor, counts: Tensor, gamma: float = 1
 
 
 class FedROD(ByParts):
-    """Train a global model with a class-balanced loss and a personal head beside the global one.
+    """Train a global model with a class-balanced loss, and a personal head that is added to the global head.
 
-    Use: when class proportions differ between clients and both a global and a personal model are wanted.
+    Use: when clients differ in class proportions and you want both a global and a personal model.
 
     Paper: Chen and Chao, ICLR 2022.
 
     Equation: Body and global head h_g minimise the balanced softmax CE(h_g(z) + gamma · log n_c, y); classes that the
     client lacks take no part. The personal head h_i minimises CE(h_g(z) + h_i(z), y) with z and h_g(z) held constant.
     The client uses h_g + h_i; the global model uses h_g. With ``head="hypernetwork"``, h_i = H(class frequencies of the
-    client), where H is shared and averaged, so clients that never took part have a personal head too. The rule acts on
-    body and global head.
+    client). H is shared and averaged, so even clients that never took part have a personal head. The rule acts on body
+    and global head.
 
     Departures:
-        - Our choice: both losses take their step in the same batch, with the run's learning rate.
-        - Our choice: h_i starts at 0; in PFLlib it starts as a copy of the global head.
-        - A client uses the newest global model with its own head, as in PFLlib. After local training h_i can lag behind
-          the features, because the personal loss does not train the body (``--eval-point fitted`` evaluates it).
+        - Our choice: each batch makes one step for both losses, with the run's learning rate.
+        - Our choice: h_i starts at 0.
+        - A client uses the newest global model with its own head, as in PFLlib. ``--eval-point fitted`` evaluates the
+          model after local training instead; there, h_i can lag behind the features, because the personal loss does
+          not train the body.
 
     Options:
-        head: personal head: linear and kept by the client, or made from its class frequencies by a shared hypernetwork
+        head: personal head: a linear layer that the client keeps, or generated from its class frequencies by a shared
+            hypernetwork
         gamma: power of the class counts in the balanced softmax (0 = plain cross-entropy)
         hidden: width of the hypernetwork's hidden layer
     """

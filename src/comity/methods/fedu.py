@@ -17,16 +17,15 @@ class FedU(Method):
     over the clients l that replied in this round, with c = eta · lr · (local steps).
 
     Departures:
-        - The paper's c is eta · lr · (local steps), which oscillates if c times a client's degree Σ_l a_kl exceeds 1.
-          Here the step is relative to the degree, step = c Σ_l a_kl, so w_k ← (1 − step) w_k + step · (mean of the
-          neighbours, weighted by a_kl).
-        - In the authors' newest code the sum is commented out, which makes it Local, as step 0 does here.
+        - The step is relative to a client's degree: step = c Σ_l a_kl. So w_k ← (1 − step) w_k + step · (mean of the
+          neighbours, weighted by a_kl). In the paper c is eta · lr · (local steps), and models oscillate if c Σ_l a_kl
+          exceeds 1.
 
     Options:
-        step: step towards the mean of a model's neighbours, 0 to 1 (0 = Local); the authors' settings correspond to
-            about 0.01
-        graph: which clients are related: all equally, or at random (weights U(0, 1), below 0.25 not related), as the
-            authors do for MNIST
+        step: step of a model towards the mean of its neighbours (0 = Local); the authors' settings correspond to about
+            0.01
+        graph: which clients are related: all equally, or at random, as the authors do for MNIST (weights from U(0, 1),
+            those below 0.25 set to 0)
     """
 
     step: Share = 0.1

@@ -11,19 +11,17 @@ from comity.methods.fedamp import squared_distances
 class FeSEM(Method):
     """Train several models, each the centre of the clients whose models are nearest to it.
 
-    Use: when clients form a few groups, and evaluating every model on every client (IFCA) costs too much.
+    Use: when clients form a few groups, and IFCA, where each client evaluates all models, costs too much.
 
     Paper: Long et al., WWWJ 2023 (multi-center federated learning).
 
     Equation: E-step: r_i = argmin_k ‖w_i − c_k‖² over all parameters. M-step: c_k is the average of its clients, by the
-    rule. Then each client trains from its centre. The clusters start from k-means on the models after one round of
-    training from the common model.
+    rule. Then each client trains from its centre. In the first round, clients train the common initial model; k-means
+    on the results gives the first clusters.
 
     Departures:
-        - Distances are over all parameters; the authors' code clusters by one chosen layer, every few rounds, and skips
-          clusters of one client.
-        - k-means starts from k-means++ with several restarts.
-        - An empty cluster gets the client farthest from its centre.
+        - k-means is initialised by k-means++ and restarted several times.
+        - An empty cluster gets the client that is farthest from the centre of its own cluster.
         - Only the clients of a round move centres; absent clients stay in their clusters.
         - A client that has not replied yet starts from the mean of all clients' centres.
 

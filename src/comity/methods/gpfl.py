@@ -36,28 +36,29 @@ class _Conditioned(nn.Module):
 
 
 class GPFL(ByParts):
-    """Learn personal features for the client's head, and beside them global features guided by class embeddings.
+    """Learn both personal features, for the client's head, and global features, guided by class embeddings.
 
-    Use: when a client's features should serve its own task without losing the global classes.
+    Use: when a client's features should serve its own task and still distinguish all classes.
 
     Paper: Zhang et al., ICCV 2023.
 
     Equation: Shared are the body b, a class embedding E (one row per class) and a valve V; the head h_i stays with the
-    client. With z = b(x) and V(z, c) = ReLU(z ⊙ (γ(c) + 1) + β(c)), where γ and β are a linear layer, ReLU and
-    LayerNorm each, z_P = V(z, Σ_k P_i(k) E_k) for the client's class shares P_i, and z_G = V(z, mean of E's rows). The
-    loss is CE(h_i(z_P), y) + CE(cosines of z_G with E's rows, y) + lam · ‖z_G − E_y‖ + mu/2 · (‖E‖² + ‖V‖²); the second
-    argument of V in z_P and z_G (the condition), and E_y in the third term, use the received E. The client uses
-    h_i(z_P). The rule acts on the body; E and V are averaged. There is no global model.
+    client. The valve scales and shifts features z = b(x) by a condition c: V(z, c) = ReLU(z ⊙ (γ(c) + 1) + β(c)), where
+    γ and β are a linear layer, ReLU and LayerNorm each. Personal features are z_P = V(z, Σ_k P_i(k) E_k), with the
+    client's class shares P_i. Global features are z_G = V(z, mean of E's rows). The loss is CE(h_i(z_P), y) +
+    CE(cosines of z_G with E's rows, y) + lam · ‖z_G − E_y‖ + mu/2 · (‖E‖² + ‖V‖²); conditions, and E_y in the third
+    term, use the received E. The client uses h_i(z_P). The rule acts on the body; E and V are averaged. There is no
+    global model.
 
     Departures:
-        - The distance ‖z_G − E_y‖ between global features and class embedding is a mean over samples; public code takes
-          the norm of a whole batch's differences, about √b times as large for batches of b.
-        - The conditions of the valve V are computed from the received embedding E; in public code they are 0 in the
-          first round and later computed from the client's last E.
+        - The distance ‖z_G − E_y‖ is a mean over samples. Public code takes the norm of the differences of a whole
+          batch, which is about √b times as large for b samples.
+        - The valve's conditions are computed from the received embedding E. In public code they are 0 in the first
+          round and later computed from the client's last E.
 
     Options:
-        lam: weight of the distance between features and their class embedding; the paper tunes it from 1e-4 to 0.01
-        mu: weight decay of the class embedding and the feature valve, beside the run's; the paper tunes it in 0 to 0.1
+        lam: weight of the distance between global features and class embedding; the paper tunes it from 1e-4 to 0.01
+        mu: weight decay of class embedding and valve, added to the run's; the paper tunes it from 0 to 0.1
     """
 
     lam: NonNegative = 0.01

@@ -25,10 +25,10 @@ class IFCA(Method[Centres, ClusterReply]):
     averages within clusters. A cluster without clients does not change.
 
     Departures:
-        - The K initial models must differ. The others are copies of the first in which the numbers of each layer are
-          shuffled, drawn from the seed.
-        - The paper averages without weights; here the rule decides.
-        - A model that no client picks never moves; another seed helps.
+        - The initial models must differ. The first is the common initial model; the others are copies of it with the
+          numbers of each layer shuffled, by the seed.
+        - The paper averages without weights; here the rule decides the weights.
+        - A model that no client chooses never changes. If this happens, try another seed.
         - The variant that shares the body between clusters is left out.
 
     Options:

@@ -2,13 +2,14 @@ from comity.methods._method import Method
 
 
 class LGFedAvg(Method):
-    """Keep a personal body, share the head: local representations under a common classifier.
+    """Keep a personal body, share the head.
 
-    Use: when clients' inputs differ but their classes mean the same, or when traffic must be small.
+    Use: when clients have different inputs but the same classes, or when traffic must be small.
 
     Paper: Liang et al., 2020.
 
-    Equation: FedAvg on the head only.
+    Equation: Body and head are trained together. The server averages the heads as in FedAvg; the body stays with the
+    client.
 
     Departures:
         - The authors start from a model trained with FedAvg; here, as in public code, training starts from scratch.

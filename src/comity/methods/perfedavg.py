@@ -14,24 +14,23 @@ LARGEST = 512  # samples per pass of a full gradient
 
 
 class PerFedAvg(Method):
-    """Train a global model that is a good start for one gradient step on a client's data (MAML).
+    """Train a global model from which one gradient step on a client's data gives a good personal model (MAML).
 
     Use: when clients, or newcomers, can take a few gradient steps before they use the model.
 
     Paper: Fallah et al., NeurIPS 2020, Algorithm 1.
 
-    Equation: On batches B, B', B'': w̃ = w − alpha ∇f(w; B), then w ← w − beta (I − alpha ∇²f(w; B'')) ∇f(w̃; B').
-    "first-order" drops the Hessian. "hessian-free" approximates its product with g = ∇f(w̃; B') by (∇f(w + delta g;
-    B'') − ∇f(w − delta g; B'')) / (2 delta). The personal model is w − alpha ∇f(w), with the gradient over all of the
-    client's training data.
+    Equation: Each step uses three batches B, B' and B'': w̃ = w − alpha ∇f(w; B), then w ← w − beta (I − alpha ∇²f(w;
+    B'')) ∇f(w̃; B'). "first-order" drops the Hessian. "hessian-free" approximates its product with g = ∇f(w̃; B') by
+    (∇f(w + delta g; B'') − ∇f(w − delta g; B'')) / (2 delta). The personal model is w − alpha ∇f(w), with the gradient
+    over all of the client's training data.
 
     Departures:
-        - Consecutive batches are reused: the second batch of a step is the first of the next one. So a round has as
-          many steps as in FedAvg; new batches for each step would leave a half or a third of them.
-        - Public code makes the personal model by one step on one batch.
+        - Batches are reused: the second batch of a step is the first batch of the next one. So a round has as many
+          steps as in FedAvg. With new batches for each step, there would be only a half or a third as many.
 
     Options:
-        hessian: drop the second derivative, or approximate it by differences of gradients
+        hessian: second derivative: left out, or approximated by differences of gradients
         alpha: learning rate of the step to the personal model (none = the run's --lr); the paper has 0.01
         beta: learning rate of the global model (none = the run's --lr); the paper has 0.001 over a thousand rounds
         delta: step length of the gradient differences

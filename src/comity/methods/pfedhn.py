@@ -13,31 +13,31 @@ MOST_JOINT_STEPS = 20  # maximum number of clients whose steps are joined
 class PFedHN(Method):
     """Train a hypernetwork on the server that generates each client's model from an embedding.
 
-    Use: when there are many clients that resemble each other, and the model is small.
+    Use: when there are many similar clients and the model is small.
 
     Paper: Shamsian et al., ICML 2021, Algorithm 1.
 
-    Equation: theta_i = h(v_i; phi), which the client trains to theta~_i. With Δ_i = theta_i − theta~_i the server steps
-    phi by Jᵀ_phi Δ_i and v_i by Jᵀ_v Δ_i, the gradients through h. A client uses the generated theta_i. Gradients are
-    averaged, not models, so no rule applies.
+    Equation: The hypernetwork h makes theta_i = h(v_i; phi) from the client's embedding v_i, and the client trains it
+    to theta~_i. With Δ_i = theta_i − theta~_i the server steps phi by Jᵀ_phi Δ_i and v_i by Jᵀ_v Δ_i, the gradients
+    through h. A client uses the generated theta_i. Gradients are averaged, not models, so no rule applies.
 
     Departures:
-        - The authors have one client per round. Here the clients of a round make one joint step of the hypernetwork's
-          weights phi, with server_lr · min(N, 20) times the mean gradient. This step is as long as N single steps, at
-          most 20, because longer ones overshoot. Each v_i has its own step.
-        - An absent client's v_i does not move; in the authors' code momentum and decay move every v.
+        - The authors have one client per round. Here a round makes one step of the hypernetwork's weights phi, with the
+          mean gradient of its N clients and the learning rate server_lr · min(N, 20). So the step is as long as N
+          single steps, but at most 20, because longer steps overshoot. Each v_i has its own step.
+        - The v_i of absent clients do not move; in the authors' code, momentum and weight decay move them.
         - The last layer's bias starts at the common initial model; the authors' starts at random.
-        - One last layer generates all tensors, which is equivalent to a layer for each. It has ``width`` weights for
-          each parameter of the model.
+        - One last layer generates all tensors; the authors have one per tensor, which is equivalent. It has ``width``
+          weights per parameter of the model.
 
     Options:
         embedding: size of a client's embedding v_i (none = 1 + clients/4)
         width: width of the hypernetwork
         hidden: number of the hypernetwork's hidden layers, not counting the first
-        server_lr: learning rate of hypernetwork and embeddings, for one client's gradient
+        server_lr: learning rate of hypernetwork and embeddings, per client of the round
         server_momentum: momentum of hypernetwork and embeddings
         server_weight_decay: weight decay of hypernetwork and embeddings
-        server_clip: largest norm of the clients' mean gradient (0 = no limit)
+        server_clip: maximum norm of the clients' mean gradient (0 = no limit)
         local_head: generate only the body and let each client keep its own head (pFedHN-PC)
     """
 

@@ -20,17 +20,18 @@ class SCAFFOLD(Method[Control, ControlReply]):
 
     Paper: Karimireddy et al., ICML 2020, Algorithm 1.
 
-    Equation: y ← y − lr (∇f_i(y) − c_i + c), starting from y = theta. After K steps c_i⁺ = c_i − c + (theta − y)/(K
-    lr), the mean of the gradients ∇f_i(y) over the steps (option II). The server applies the rule to y − theta and
-    updates c ← c + 1/N Σ_i (c_i⁺ − c_i) over the participating clients, with N the number of all clients, so c stays
-    the mean of all c_i. All control variates start at 0.
+    Equation: The client starts from y = theta and makes K steps y ← y − lr (∇f_i(y) − c_i + c). Then c_i⁺ = c_i − c +
+    (theta − y)/(K lr), which is the mean of the gradients ∇f_i(y) over the steps (option II). The server applies the
+    rule to y − theta and updates c ← c + 1/N Σ_i (c_i⁺ − c_i) over the participating clients. N is the number of all
+    clients, so c stays the mean of all c_i. All control variates start at 0.
 
     Departures:
-        - c_i⁺ is computed directly as the mean of the gradients. With plain SGD this is option II. With momentum,
-          weight decay or Adam it is still a mean gradient, which (theta − y)/(K lr) is not.
-        - Option I, the gradient of all samples at theta, is left out because it costs another pass over the data.
+        - c_i⁺ is the mean of the gradients. With plain SGD this equals option II. With momentum, weight decay or Adam,
+          option II's (theta − y)/(K lr) is no longer a mean gradient, so it is not used.
+        - Option I (the gradient of all samples at theta) is left out, because it costs another pass over the data.
         - The paper's server learning rate is the run's --server-lr.
-        - The paper averages y without weights: give --rule.by uniform. c is unweighted in both.
+        - The paper averages y without weights: give --rule.by uniform. Changes of c are never weighted, as in the
+          paper.
     """
 
     own_steps = True

@@ -23,22 +23,23 @@ class TrialReply(Payload):
 class SFedPG(FedPG):
     """FedPG with a line search: the largest step that lowers every participating client's loss and improves fairness.
 
-    Use: as FedPG, when a fixed learning rate is too long or too short for some rounds.
+    Use: instead of FedPG, when a fixed learning rate is too large or too small in some rounds.
 
     Paper: "Preserving Global Performance in Personalized Federated Learning", ICCV submission, supplement, Algorithm 1.
 
-    Equation: Steps are tried from 2^s times the learning rate, halved down to (2^−s)/σ times, where σ is FairDescent's
-    length ratio. They start from the learning rate itself if a client of the previous round is absent now. The first
-    step ω' that meets Armijo's conditions is taken: L_i(ω) − L_i(ω') ≥ −beta η' g_i·d for every online client, and the
-    same for F. If no step meets them, the largest step that lowers the mean loss is taken; if no step lowers it, the
-    step with the lowest mean loss. The direction travels once, then only step lengths and losses.
+    Equation: The first step tried is 2^s times the learning rate, or the learning rate itself if a client of the
+    previous round is absent now. Steps are halved down to (2^−s)/σ times the learning rate, where σ is FairDescent's
+    length ratio. The first step to a model ω' that meets Armijo's conditions is taken: L_i(ω) − L_i(ω') ≥ −beta η'
+    g_i·d for every online client, with η' the step length, and the same for F. If no step meets them, the largest step
+    that lowers the mean loss is taken; if no step lowers it, the step with the lowest mean loss. The server sends the
+    direction once, then only step lengths; clients answer with losses.
 
     Departures:
-        - g is the clients' pseudo-gradient as sent, not rescaled.
+        - g_i is the pseudo-gradient as client i sends it, not rescaled.
 
     Options:
-        s: number of doublings of the first step length
-        beta: share of the predicted improvement that a step must bring
+        s: the search starts with steps of 2^s times the learning rate
+        beta: share of the predicted improvement that a step must reach
     """
 
     s: CountOrZero = 1

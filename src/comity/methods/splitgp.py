@@ -54,30 +54,31 @@ def _split(net: nn.Module) -> tuple[nn.Module, nn.Module]:
 
 
 class SplitGP(Method):
-    """Split the network: a mostly personal client part with an early exit, and a global server part.
+    """Split the network into a client part with an early exit, which is mostly personal, and a global server part.
 
-    Use: when devices are weak and should send only hard samples to the server.
+    Use: when devices are weak: they answer easy samples themselves and send only hard ones to the server.
 
     Paper: Han et al., INFOCOM 2023.
 
-    Equation: Client part φ (the convolutions) with exit κ (one linear layer) and server part θ (the rest) minimise
-    gamma · CE(κ(φ(x)), y) + (1 − gamma) · CE(θ(φ(x)), y). Then θ is averaged, and φ_k ← lam · φ_k + (1 − lam) ·
-    average, likewise κ_k. A sample whose softmax at κ has an entropy of at most ``threshold`` (nats) leaves there,
-    otherwise at θ. The global model is θ on the average φ.
+    Equation: The client part φ is the convolutions, with the exit κ, one linear layer; the server part θ is the rest.
+    They minimise gamma · CE(κ(φ(x)), y) + (1 − gamma) · CE(θ(φ(x)), y). Then θ is averaged, and φ_k ← lam · φ_k + (1 −
+    lam) · average; likewise κ_k. A sample is answered by κ if the entropy of its prediction is at most ``threshold``
+    (nats), otherwise by θ. The global model is θ on the average φ.
 
     Departures:
-        - The client mixes its own part with the average when it receives the average, before training; absent clients
-          keep theirs.
+        - A client mixes its own part with the average when it receives the average, before training. Absent clients
+          keep their part.
         - A client uses the model after its last training, as in the FedPG papers.
         - BatchNorm's statistics belong to the client part φ.
-        - The rule replaces every average.
+        - The run's rule replaces all averages.
         - A network without convolutions, or without layers between them and the head, is cut before its head.
 
     Options:
         gamma: weight of the early exit's loss
-        lam: weight of the client's own part (1 = fully personal)
-        threshold: largest entropy at which a sample leaves early; the paper tunes it between 0.05 and 2.3
-        personal_model: model that a client uses: its part mixed with the average, or the model after local training
+        lam: weight of the client's own values in its part (1 = fully personal, 0 = the average)
+        threshold: a sample takes the early exit if the entropy of the prediction there is at most this; the paper tunes
+            it between 0.05 and 2.3
+        personal_model: model that a client uses: the mixture with the newest average, or the model after local training
     """
 
     gamma: Share = 0.5

@@ -28,7 +28,8 @@ typedef int32_t mask __attribute__((vector_size(4 * LANES)));
 enum { CONV, POOL, RELU, FLAT, LINEAR };
 
 /* One layer of the chain. Images have c channels of h x w before it and C of H x W after it; what is flat has c and C
-   numbers, and no h and H. A convolution's weights lie as (C, k, k, c), a linear layer's as (C, c). */
+   numbers, and no h and H; w is then the number of channels if samples are images in channels_last, and 0 if they are flat.
+   A convolution's weights lie as (C, k, k, c), a linear layer's as (C, c). */
 typedef struct {
     int64_t kind, c, h, w, C, H, W, k, pad, learns;
     const float *weight, *bias;
@@ -179,6 +180,26 @@ static void conv_gradient(const float *x, int64_t xs, const float *d, int64_t ds
 
 /* ---- fully connected: y[b][o] = bias[o] + x[b] . weight[o] ---- */
 
+/* bias plus the total of each sum of one sample: the additions of total, for four sums at a time. */
+static inline __attribute__((always_inline)) void totals(const vec *sum, const float *bias, float *y, const int cols) {
+#ifdef __AVX512F__
+    if (cols == 4) {
+        const vec a = sum[0], b = sum[1], c = sum[2], d = sum[3];
+        const vec ab = __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23)
+                     + __builtin_shufflevector(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+        const vec cd = __builtin_shufflevector(c, d, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23)
+                     + __builtin_shufflevector(c, d, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+        vec v = __builtin_shufflevector(ab, cd, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27)
+              + __builtin_shufflevector(ab, cd, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+        v += __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13);
+        v += __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
+        for (int i = 0; i < 4; i++) y[i] = bias[i] + v[4 * i];
+        return;
+    }
+#endif
+    for (int c = 0; c < cols; c++) y[c] = bias[c] + total(sum[c]);
+}
+
 static inline __attribute__((always_inline)) void dot_block(const float *x, int64_t xs, const float *w, int64_t n,
                                                             float *y, int64_t ys, const float *bias, const int rows, const int cols) {
     vec sum[ROWS][COLS];
@@ -197,7 +218,7 @@ static inline __attribute__((always_inline)) void dot_block(const float *x, int6
             const vec v = head_of(w + c * n + i, n - i);
             UNROLL for (int r = 0; r < rows; r++) sum[r][c] += LOAD(x + r * xs + i) * v;
         }
-    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int c = 0; c < cols; c++) y[r * ys + c] = bias[c] + total(sum[r][c]);
+    UNROLL for (int r = 0; r < rows; r++) totals(sum[r], bias, y + r * ys, cols);
 }
 
 static void linear(const float *x, int64_t xs, const layer_t *l, int64_t batch, float *y, int64_t ys) {
@@ -456,15 +477,23 @@ static double cross_entropy(const place_t *top, int64_t classes, const int64_t *
     return mean / batch;
 }
 
+/* A sample of a flat net from an image in channels_last. */
+static inline __attribute__((always_inline)) void planes(const float *restrict image, float *restrict flat, int64_t pixels, const int64_t channels) {
+    for (int64_t j = 0; j < pixels; j++)
+        for (int64_t c = 0; c < channels; c++) flat[c * pixels + j] = image[j * channels + c];
+}
+
 static void take(const float *samples, const int64_t *order, const layer_t *l, const place_t *to, int64_t batch) {
     for (int64_t b = 0; b < batch; b++) {
-        if (!l->h) memcpy(to->x + b * to->stride, samples + order[b] * l->c, 4 * l->c);
-        else {
-            const float *from = samples + order[b] * l->h * l->w * l->c;
+        const float *from = samples + order[b] * l->c * (l->h ? l->h * l->w : 1);
+        float *at = to->x + b * to->stride;
+        if (l->h) {
             for (int64_t y = 0; y < l->h; y++)
                 for (int64_t x = 0; x < l->w; x++)
                     for (int64_t c = 0; c < l->c; c++) to->x[(y * l->c + c) * to->stride + x * batch + b] = *from++;
-        }
+        } else if (l->w == 3) planes(from, at, l->c / 3, 3);
+        else if (l->w > 1) planes(from, at, l->c / l->w, l->w);
+        else memcpy(at, from, 4 * l->c);
     }
 }
 

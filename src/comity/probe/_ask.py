@@ -18,7 +18,7 @@ from comity.data import ClientData, Dataset, Federation, federate
 from comity.engine import RunPlan
 from comity.metrics import DECIDING, scores
 from comity.probe import _disagreement as disagreement
-from comity.probe._calibration import Similar, similar
+from comity.probe._calibration import Similar, calibration, reference, similar
 from comity.probe._disagreement import Finding
 from comity.probe._logistic import Array, Rows, common, log_probabilities
 from comity.results import Gain
@@ -39,7 +39,7 @@ class Answer:
     """One row per client: global against own logistic regression, by the metric that decides."""
     mean: Gain
     similar: dict[int, Similar]
-    """By client: clients of natural federations with a similar gain in accuracy, and how many of them gained."""
+    """By client: clients of natural federations with a similar gain, and how many of them gained."""
     findings: tuple[Finding, ...]
     """Columns and classes that sites probably use with different meanings."""
     metric: str
@@ -87,8 +87,9 @@ class Answer:
         yield Text()
         yield self.table
         yield Text(
-            "Similar gained: of the clients of our reference federations whose logistic regressions differed as much, "
-            f"how many gained by 30 rounds of FedAvg with a small network (docs/how-to/ask.md). {self.seconds:.1f} s.",
+            f"Similar gained: of the clients of {len(calibration()['federations'])} natural federations whose logistic "
+            "regressions differed as much, how many gained by joining, with FedAvg and a small network whose learning "
+            f"rate was tuned (docs/how-to/ask.md). {self.seconds:.1f} s.",
             style="dim",
         )
 
@@ -119,7 +120,7 @@ def ask(
         found.append(finding)
         say(f"Check: {finding}")
     metric = plan.config.metric or ACCURACY
-    pairs: dict[str, dict[int, list[Paired]]] = {metric: {}, ACCURACY: {}}
+    pairs: dict[str, dict[int, list[Paired]]] = {metric: {}, reference(metric): {}}
     for seed in range(plan.config.seed, plan.config.seed + (seeds if federation.folds else 1)):
         fold = federation
         if seed != plan.config.seed:
@@ -148,8 +149,9 @@ def answered(
     """The answer from each client's sums, by metric and client; ``began``: start time of the question."""
     metric = config.metric or ACCURACY
     rows, mean = paired_rows(sums[metric], metric, config.margin, names)
-    by_accuracy = rows if metric == ACCURACY else paired_rows(sums[ACCURACY], ACCURACY, 0.0, names)[0]
-    similar_clients = {row.client: similar(100 * row.gain) for row in by_accuracy if not isnan(row.gain)}
+    known = reference(metric)
+    compared_rows = rows if known == metric else paired_rows(sums[known], known, 0.0, names)[0]
+    similar_clients = {row.client: similar(100 * row.gain) for row in compared_rows if not isnan(row.gain)}
     return Answer(rows, mean, similar_clients, tuple(found), metric, time.perf_counter() - began)
 
 

@@ -1,8 +1,8 @@
 """How many similar clients of natural federations gained by joining.
 
-``calibration.json`` counts, for each range of the probe's gain, the clients that gained by joining: FedAvg with a small
-network compared with local training. ``benchmarks/ask.py`` creates it; docs/how-to/ask.md has its evaluation on
-left-out federations.
+``calibration.json`` counts, for each range of the probe's gain, the clients of the leaderboard that gained by joining:
+FedAvg with a small network compared with local training, both with a tuned learning rate. ``benchmarks/ask.py`` creates
+it; evidence/ask.md has its evaluation on left-out federations.
 """
 
 import json
@@ -10,6 +10,11 @@ from bisect import bisect_right
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
+
+from comity.config import ACCURACY
+
+CALIBRATED = (ACCURACY, "balanced")
+"""Metrics that decide on the federations of the calibration."""
 
 
 class Similar(NamedTuple):
@@ -33,12 +38,17 @@ def calibration() -> dict[str, Any]:
     return found
 
 
+def reference(metric: str) -> str:
+    """The metric by which similar clients are found: ``metric`` if the calibration has it, otherwise accuracy."""
+    return metric if metric in CALIBRATED else ACCURACY
+
+
 def group_of(points: float) -> int:
-    """The index of the range that a gain belongs to, in points of accuracy."""
+    """The index of the range that a gain in accuracy or balanced accuracy belongs to, in points."""
     return bisect_right(calibration()["edges"], points)
 
 
 def similar(points: float) -> Similar:
-    """Clients with a similar gain by the probe, in points of accuracy."""
+    """Clients with a similar gain by the probe, in points."""
     known, group = calibration(), group_of(points)
     return Similar(known["clients"][group], known["gained"][group])

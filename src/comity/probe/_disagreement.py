@@ -3,7 +3,8 @@
 *Columns.* A site reports the quartiles of each column. A column is compared with the same column of the other sites: z
 is the distance of its median and of its log interquartile range from the other sites' medians of both, in units of
 their spread among sites. A site is reported if its column is far from the others' (z ≥ ``FAR``) and one of these
-changes brings it close (z ≤ ``NEAR``): another unit, a constant shift, or the exchange of two columns.
+changes brings it close (z ≤ ``NEAR``): another unit, a constant shift, or the exchange of two columns. A site that is
+far in many columns is reported once, for it differs as a whole.
 
 *Classes.* A logistic regression of the other sites is applied to a site's rows, and the site reports the mean
 log-probability of each class over its rows of each class. Their average over rows is subtracted, so that a class that
@@ -25,6 +26,12 @@ from comity.probe._logistic import Array, Rows, common, log_probabilities
 FAR, NEAR, SURE = 6.0, 2.0, 4.0
 OFF = 3.0
 """z of each of two exchanged columns, which together reach ``FAR``."""
+NEAR_BOTH = 4.0
+"""Instead of ``NEAR`` for an exchange, if both columns reach ``FAR``: one exchange explains two strange columns."""
+CLOSER = 8.0
+"""A unit also explains a column if z becomes so many times as small."""
+MANY, SHARE = 4, 0.25
+"""Number and share of a site's columns that must be far for one line about the site instead of one per column."""
 LEAST_ROWS = 20
 """Minimum rows, or known values, for a site to report a summary."""
 LEAST_VALUES = 8
@@ -60,7 +67,7 @@ UNITS: dict[str, tuple[float, float]] = {
 }
 """Factor and offset that convert values to the unit named first."""
 
-Kind = Literal["labels", "unit", "shift", "exchange"]
+Kind = Literal["labels", "unit", "shift", "exchange", "site"]
 
 
 @dataclass(frozen=True)
@@ -74,6 +81,8 @@ class Finding:
     evidence: str
 
     def __str__(self) -> str:
+        if self.kind == "site":
+            return f"{self.client}, {len(self.what)} columns ({', '.join(self.what[:3])}, …): {self.evidence}"
         return f"{self.client}, {'class' if self.kind == 'labels' else 'column'} {listed(self.what)}: {self.evidence}"
 
 
@@ -157,8 +166,14 @@ def _named(client: str, names: list[str], centre: Array, spread: Array, them: _O
         )
         words = f"probably exchanged: {here[0]} and {here[1]}; at the other sites {there[0]} and {there[1]}"
         yield Finding(client, "exchange", (names[i], names[j]), words)
+    if len(left) >= max(MANY, SHARE * len(names)):
+        j = max(left, key=lambda column: far[column])
+        words = "far from those of all other sites: probably another population, device or preparation; "
+        words += f"{names[j]}: {_compared(centre[j], spread[j], them, j)}"
+        yield Finding(client, "site", tuple(names[column] for column in sorted(left)), words)
+        return
     for j in sorted(left):
-        seen = f"{_seen(centre[j], spread[j])}; at the other sites {_seen(them.centre[j], them.spread[j])}"
+        seen = _compared(centre[j], spread[j], them, j)
         one = _Others(*(each[j] for each in them))
         found = []
         for unit, (factor, offset) in UNITS.items():
@@ -167,7 +182,7 @@ def _named(client: str, names: list[str], centre: Array, spread: Array, them: _O
             if back:
                 found.append((float(one.z(centre[j] * factor + offset, spread[j] * abs(factor))), back))
         z, unit = min(found)
-        if z <= NEAR:
+        if z <= max(NEAR, far[j] / CLOSER):
             yield Finding(client, "unit", (names[j],), f"probably {unit}: {seen}")
         elif one.z(one.centre, spread[j]) <= NEAR:
             shift = _short(centre[j] - one.centre)
@@ -178,7 +193,8 @@ def _exchanged(far: Array, cross: Array) -> Iterator[tuple[int, int]]:
     """Pairs of columns that match each other, best first; ``cross``: column i compared with column k."""
     off = far >= OFF
     together = np.hypot(far[:, None], far) >= FAR
-    fits = np.maximum(cross, cross.T) <= NEAR
+    both = np.minimum(far[:, None], far) >= FAR
+    fits = np.maximum(cross, cross.T) <= np.where(both, NEAR_BOTH, NEAR)
     pairs = np.argwhere(np.triu(off[:, None] & off & together & fits, 1)).tolist()
     taken: set[int] = set()
     for i, j in sorted(pairs, key=lambda pair: cross[pair[0], pair[1]] + cross[pair[1], pair[0]]):
@@ -199,6 +215,10 @@ def _reversed(unit: str) -> str:
 
 def _short(value: float) -> str:
     return f"{value:.3g}".replace("-", "−")
+
+
+def _compared(centre: float, spread: float, them: _Others, column: int) -> str:
+    return f"{_seen(centre, spread)}; at the other sites {_seen(them.centre[column], them.spread[column])}"
 
 
 def _seen(centre: float, spread: float) -> str:

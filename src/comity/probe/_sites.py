@@ -24,6 +24,7 @@ from comity.methods import Payload
 from comity.metrics import DECIDING
 from comity.probe import _disagreement as disagreement
 from comity.probe._ask import SEEDS, Answer, answered, check, compared_at
+from comity.probe._calibration import reference
 from comity.probe._disagreement import Finding, Relabelled, Summary
 from comity.probe._logistic import Array, Fit, Rows, fit, reply, side_by_side
 
@@ -363,8 +364,9 @@ class _Inquiry:
 
 
 def metrics_of(config: Config) -> list[str]:
-    """The metric that decides, and accuracy, which similar clients are found by."""
-    return list(dict.fromkeys([config.metric or ACCURACY, ACCURACY]))
+    """The metric that decides, and the one by which similar clients are found."""
+    metric = config.metric or ACCURACY
+    return list(dict.fromkeys([metric, reference(metric)]))
 
 
 def _schema_of(federation: Federation) -> Schema:

@@ -16,14 +16,14 @@ from comity.rules._updates import NO_ROWS, ClientUpdates, Id
 class Remembering(Rule):
     """A rule that also uses the last updates of clients that took part recently.
 
-    The state references every remembered row, so it keeps the updates of ``reach`` rounds in memory. Rows of the last
-    round are stored as given, without a copy: as models if ``base``, the model that they started from, is set.
+    The state keeps the updates of ``reach`` rounds in memory. Rows of the last round are stored as given, without a
+    copy; if ``base`` is set, they are models that started from it.
     """
 
     def window(self, present: int, seen: int) -> int:
-        """For how many rounds an absent client's update still counts.
+        """Number of rounds for which an absent client's update is used.
 
-        It may depend on the number of clients that are present now and that were ever seen.
+        It may depend on the number of clients present now and on the number of clients seen so far.
         """
         raise NotImplementedError
 

@@ -22,7 +22,7 @@ from comity.rules._updates import ClientUpdates, DroppedWarning, Id, Members, Tr
 
 T = TypeVar("T")
 Trial = Callable[[Sequence[Tensor], Sequence[float], Collection[Id]], TriedSteps]
-"""Asks clients what multiples of steps (P,) would do to their losses, where those named last were left out."""
+"""Asks clients how multiples of steps (P,) would change their losses; the last argument names dropped clients."""
 
 NOT_OF_ONE_ROUND = "sketches of two rounds cannot be compared"
 LONGEST_SQUARE = 1e38  # the largest squared length that float32 holds
@@ -30,16 +30,18 @@ _MANY = 16  # pieces from which on several threads save more time than it takes 
 
 
 class Updates(ClientUpdates):
-    """N updates of one layout as rows: their matrix, its Gram matrices, and who sent them.
+    """N updates of one layout as rows, with their Gram matrices and their senders.
 
-    ``rows`` is an (N, P) tensor or array (a memory-mapped one is read in pieces and never copied whole), a list of
-    vectors, or a list of state dicts. With ``base`` they are models, and an update is what a model differs from it by.
-    A rule that remembers refers to rows and base for as long as it does, so they must not change after ``apply``.
-    ``ages`` says how many rounds ago each was sent; absent clients, with an age above 0, come last, and their rows are
-    updates in any case. ``threads`` read large matrices, torch's own number by default, and change no bit. ``trial``
-    asks clients what a step would do to their losses, for rules that want to know. With ``sketch``, rules see sketches
-    of the rows, drawn from ``key``; the rows themselves are combined. A member whose shape is not the most common one,
-    or that is not finite, is dropped and named in ``dropped``; the others stay.
+    - ``rows``: an (N, P) tensor or array (if memory-mapped, it is read in pieces and never copied as a whole), a list
+      of vectors, or a list of state dicts. A row that is not finite, or whose shape is not the most common one, is
+      dropped and named in ``dropped``. Rules that remember updates refer to the rows, so do not change them after
+      ``apply``.
+    - ``base``: the model that the clients started from, if the rows are models; updates are the differences from it.
+    - ``ages``: number of rounds since each update was sent. Absent clients have an age above 0 and come last; their
+      rows are updates even if there is a ``base``.
+    - ``threads``: number of threads that read large matrices (default: torch's). Results do not depend on it.
+    - ``trial``: function that asks clients how a step would change their losses, for rules that need it.
+    - ``sketch``, ``key``: rules see sketches of the rows, drawn from ``key``; the rows themselves are combined.
     """
 
     def __init__(
@@ -84,12 +86,12 @@ class Updates(ClientUpdates):
         self.base, self.threads = base, threads
         self.sketch, self._key = sketch, None if sketch is None else key
         self._mean: Tensor | None = None
-        """(P,) of all members by size, where it was made with the Gram matrices."""
+        """(P,) mean of all members by size, if it was computed together with the Gram matrices."""
         _warn(self.misshaped)
 
     @cached_property
     def _squares(self) -> Tensor:
-        """(M,) float64, the squared length of each member's update."""
+        """(M,) float64 squared length of each member's update."""
         if self._folds is not None:
             return self._folds.squares
         if self._products is not None:
@@ -113,7 +115,7 @@ class Updates(ClientUpdates):
         return unusable
 
     def _multiply(self, mean: bool = False) -> Tensor:
-        """Float32 products of pieces of columns, added up in float64."""
+        """(L, M, M) Gram matrices: float32 products of pieces of columns, summed in float64."""
         if self._folds is not None:
             flat = [self._folds.flat(layer).double() for layer in range(len(self.layout))]
             return mirrored(torch.stack([lower_products(rows) for rows in flat]))
@@ -135,12 +137,12 @@ class Updates(ClientUpdates):
 
     @property
     def _seen(self) -> "Updates":
-        """What rules see: these rows themselves, or sketches of them."""
+        """The updates that rules see: these rows, or their sketches."""
         return self if self._key is None else self._sketches
 
     @cached_property
     def _sketches(self) -> "SketchedUpdates":
-        """Of all members' rows."""
+        """Sketches of all members' rows."""
         assert self.sketch is not None
         assert self._key is not None
         drawn = self.sketch.sketches(self._some, len(self.members), self.layout, self._key, self.threads)
@@ -148,7 +150,7 @@ class Updates(ClientUpdates):
 
     @cached_property
     def _folds(self) -> Folds | None:
-        """What rules see of many updates in place of sketches that hide them."""
+        """Folded updates, which replace sketches if there are many members and nothing has to be hidden."""
         if self.sketch is None or self._key is None or len(self.members) <= MANY:
             return None
         shares = shares_of(self.members.sizes)
@@ -240,21 +242,21 @@ class Updates(ClientUpdates):
         return self._row(self._usable[i])
 
     def given(self, i: int) -> Tensor:
-        """(P,) what was given of ``ids[i]``, not copied: its update, or a model where there is a ``base``."""
+        """(P,) the row of ``ids[i]`` as given, not copied: an update, or a model if there is a ``base``."""
         return self._given[self._usable[i]]
 
     def only(self, chosen: Sequence[int], exact: bool = False) -> "Updates":
-        """The updates of ``ids[i]`` for each ``i`` in ``chosen``, in the order that they have here.
+        """The updates of ``ids[i]`` for each ``i`` in ``chosen``, in the same order as here.
 
-        ``exact``: their products are computed from the rows, where those of all are estimated from sketches.
+        With ``exact``, products are computed from the rows, even if those of all updates are estimated from sketches.
         """
         places = [self._usable[i] for i in sorted(chosen)]
         return self._with([self._given[i] for i in places], self.members.only(places), exact)
 
     def clipped(self, hold: Callable[[Tensor], Tensor] = lambda row: row) -> "Updates":
-        """The same updates, none longer than their median length: longer ones are scaled down to it.
+        """The same updates, with those longer than the median length scaled down to it.
 
-        Of an even number of lengths the lower one in the middle counts. What is new is stored where ``hold`` puts it.
+        For an even number of updates, the median is the lower one of the two middle lengths. ``hold`` stores new rows.
         """
         usable = self._usable
         if not usable:
@@ -270,7 +272,7 @@ class Updates(ClientUpdates):
         return clipped
 
     def joined(self, ids: Sequence[Id], rows: Sequence[Tensor] | Tensor, ages: Tensor) -> "Updates":
-        """These updates, then those that absent clients, with size 0 in the plain mean, sent ``ages`` rounds ago."""
+        """These updates, followed by absent clients' updates of ``ages`` rounds ago, with size 0 in the plain mean."""
         own, count = self.members, len(ids)
         unknown = torch.full((count,), math.nan, dtype=torch.float64)
         members = Members(
@@ -291,7 +293,7 @@ class Updates(ClientUpdates):
 
     @cached_property
     def _given(self) -> list[Tensor]:
-        """(P,) each member's row: a model where models were given."""
+        """Each member's row (P,): a model if models were given."""
         return [row for tensor in self._tensors for row in tensor]
 
     def _row(self, i: int) -> Tensor:
@@ -299,7 +301,7 @@ class Updates(ClientUpdates):
         return row if self.base is None or i >= self._present else row - self.base
 
     def _take(self, columns: slice, room: Tensor | None = None) -> Tensor:
-        """Some columns of the updates of all members; where they have to be copied, to this ``room``."""
+        """Some columns of all members' updates; if a copy is needed, it is made in the buffer ``room``."""
         parts = [tensor[:, columns] for tensor in self._tensors]
         if len(parts) == 1 and self.base is None:
             return parts[0]
@@ -310,9 +312,9 @@ class Updates(ClientUpdates):
         return U
 
     def _sweep(self, work: Callable[[Tensor, int, slice], T]) -> Iterator[T]:
-        """``work`` on pieces of columns: none reaches across two layers; the same for any number of threads.
+        """Apply ``work`` to pieces of columns. A piece lies in one layer and does not depend on the number of threads.
 
-        A thread's pieces lie in the same room one after another: malloc would leave gaps of their size.
+        Each thread uses one buffer for all its pieces: allocating each piece would fragment the memory.
         """
         width = piece_width(len(self.members))
         pieces = [
@@ -335,9 +337,10 @@ class Updates(ClientUpdates):
 class SketchedUpdates(Updates):
     """Updates of which only sketches (N, L, k) are known: rules find coefficients, and rows are combined elsewhere.
 
-    The Gram matrices are those of the sketches, which estimate the updates'. What ``combine`` makes is the sketch of
-    the combination. ``layout`` is that of the updates, and ``sketch`` is what sketched them; the other arguments are
-    those of `Updates`.
+    The Gram matrices of the sketches estimate those of the updates. ``combine`` returns the sketch of the combination.
+
+    ``sketch`` is the map that made the sketches, ``layout`` the layout of the updates. Further arguments are those of
+    `Updates`.
     """
 
     def __init__(self, sketches: Tensor | Sequence[Tensor], sketch: Sketch, layout: Layout, **others: Any) -> None:

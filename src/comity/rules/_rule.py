@@ -101,9 +101,9 @@ class Rule(_Declared):
     Annotated attributes are options: ``power: Positive = 1.0`` becomes ``--rule.power``.
 
     Options:
-        scope: the whole model at once, or each layer by itself
-        length: length of the step: the rule's own, that of the plain mean, a factor on the rule's own, FedExP's length
-            for the mean, or the length that clients report as best (search)
+        scope: solve for the whole model, or for each layer
+        length: length of the step: the rule's own (own), that of the plain mean (mean), a factor on the rule's own,
+            FedExP's length (fedexp), or the length that is best for the clients (search)
     """
 
     certificate: ClassVar[str] = "none needed: a closed formula"
@@ -136,12 +136,12 @@ class Rule(_Declared):
 
     @property
     def choice(self) -> dict[str, float]:
-        """Weights of the choices of a rule that chooses among others; the heaviest made the last step."""
+        """Weights of the choices, if the rule chooses among others; the largest weight made the last step."""
         return {}
 
     @property
     def verdicts(self) -> dict[str, tuple[float, int]]:
-        """Mean loss change and number of harmed clients per choice, if clients judged the choices in the last step."""
+        """Mean loss change and number of harmed clients per choice, if the last step had a trial."""
         return {}
 
     @property
@@ -152,7 +152,7 @@ class Rule(_Declared):
     def coefficients(self, updates: ClientUpdates) -> Combination:
         """Recall absent clients, compute coefficients, check the certificate and set the length.
 
-        A rule that draws random numbers draws new ones on each call. Updates are not remembered: `apply` does that.
+        Rules that draw random numbers draw new ones on each call. Only `apply` remembers the updates.
         """
         updates = self.recall(updates)
         if self.needs_losses and updates.members.losses is None:

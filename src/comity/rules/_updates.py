@@ -60,7 +60,7 @@ def shares_of(sizes: Tensor) -> Tensor:
 
 
 class ClientUpdates(ABC):
-    """N updates of one layout and their senders: everything that a rule uses.
+    """N updates of one layout and their senders: the input of a rule.
 
     `Updates` holds them as rows in memory; `comity.files` leaves them in checkpoint files. Each subclass computes the
     Gram matrices in its own way.
@@ -203,7 +203,7 @@ def combined_lengths(grams: Tensor, coefficients: Tensor) -> Tensor:
 def capped(sizes: Tensor, share: float) -> Tensor:
     """Lower the largest sizes to a common bound, so that no size exceeds ``share`` of the sum.
 
-    If there are too few clients for that, all sizes become equal.
+    If there are too few clients for this, all sizes become equal.
     """
     if share >= 1 or not len(sizes):
         return sizes

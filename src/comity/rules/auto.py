@@ -17,21 +17,23 @@ class Auto(Rule):
 
     Paper: the exponential weights are those of FedEx, Khodak et al., NeurIPS 2021.
 
-    Equation: every few rounds clients report the loss after the step of each arm at five lengths. The regret of
-    choice j is ℓⱼ = min(1, (Lⱼ − L*)/(L₀ − L*)) + (hⱼ − h*)/n, where L₀ is the mean loss before the step, Lⱼ the mean
-    loss after it, and hⱼ the number of the n clients that it harms; * is the smallest over all choices. The score is
-    s ← memory·s + ℓ, the weight exp(−rate·s), and the choice with the largest weight makes the steps until the next
-    trial. A trial that leaves the choice unchanged doubles the number of rounds to the next trial.
+    Equation: in a trial, every few rounds, clients report the loss after the step of each arm at five lengths. Choice j
+    is one arm at one length. Its regret is ℓⱼ = min(1, (Lⱼ − L*)/(L₀ − L*)) + (hⱼ − h*)/n, where L₀ is the mean loss
+    before the step, Lⱼ the mean loss after it, and hⱼ the number of the n clients that it harms; * marks the minimum
+    over all choices. Its score is s ← memory·s + ℓ and its weight exp(−rate·s). The choice with the largest weight
+    makes the steps until the next trial. If a trial does not change the choice, the number of rounds to the next trial
+    doubles.
 
     Departures:
-        - With a single arm the result is exactly that rule, and clients are not asked.
-        - Clients with fewer than 30 samples for trials are not counted as harmed; their losses count.
+        - With a single arm the result is exactly that rule, and there are no trials.
+        - Clients with fewer than 30 samples for trials are never counted as harmed, but their losses are part of the
+          mean loss.
 
     Options:
-        arms: rules to choose from, separated by commas; options follow a rule's name, as in ConFREE c=0.3
-        every: rounds from a trial that changed the choice to the next trial
-        memory: factor on a score at each later trial
-        rate: how fast a choice with regret loses weight
+        arms: rules to choose from, separated by commas; options follow the rule's name, as in ConFREE c=0.3
+        every: number of rounds between a trial that changed the choice and the next trial
+        memory: factor on all earlier scores at each trial
+        rate: speed at which choices with regret lose weight
     """
 
     arms: tuple[str, ...] = ("Mean", "ConFREE", "CALM scale=layer")

@@ -9,18 +9,18 @@ from comity.rules.solvers import Solution
 
 
 class CAGrad(Rule):
-    """The update that helps the worst-off client most, within a radius of c times the mean's length around the mean.
+    """The update near the mean that helps the worst-off client most.
 
     Paper: Liu et al., NeurIPS 2021.
 
     Equation: d maximises minⱼ d·Δⱼ over |d − g| ≤ c|g|, where g is the mean. It is ConFREE without the projection.
 
     Departures:
-        - The update of a single client is kept as it is; the formula would lengthen it.
+        - A single client's update stays unchanged; the formula would lengthen it.
 
     Options:
         c: radius of the search around the mean, relative to the mean's length
-        by: clients count equally in that mean (the paper), or by number of samples
+        by: weight of a client in that mean: equal for all (the paper), or its number of samples
     """
 
     certificate = "relative duality gap"

@@ -10,7 +10,7 @@ from comity.rules.solvers import Solution, box, times
 
 
 class CALM(Rule):
-    """The update closest to the projected mean that improves every client by a margin, with a price for misses.
+    """The update closest to the projected mean that helps every client by a margin; missing the margin has a price.
 
     Paper: FedCALM, Zheng et al., CVPR 2025.
 
@@ -19,16 +19,16 @@ class CALM(Rule):
     The outcome's note ``lambda`` is λ, which the paper's Figures 6 and 7 draw; coefficients include g.
 
     Departures:
-        - The update of a single client is kept as it is.
-        - ``scale="layer"`` takes eps relative to the layer's mean |Δᵢ|. As printed (``scale="none"``) the margin has
-          the units of a length, so the shorter the updates of a layer are, the more the result lengthens them.
+        - A single client's update stays unchanged.
+        - With ``scale="layer"``, eps is relative to the layer's mean |Δᵢ|. As printed (``scale="none"``), eps is an
+          absolute length, so layers with short updates get long steps.
 
     Options:
-        eps: margin by which every client must improve
+        eps: margin by which the step should help every client
         C: price of missing the margin; the paper's best values are 0.1, 1, 10 and 100
-        by: clients count equally in the projected mean (the paper), or by number of samples
-        scope: each layer by itself (the paper), or the whole model at once
-        scale: eps as in the paper (none), or relative to the layer's updates (layer)
+        by: weight of a client in the projected mean: equal for all (the paper), or its number of samples
+        scope: solve for each layer (the paper), or for the whole model
+        scale: unit of eps: as printed in the paper (none), or the mean length of the layer's updates (layer)
     """
 
     certificate = "relative KKT residual"

@@ -12,7 +12,7 @@ Rescale = Literal["none", "1/(1+c²)", "1/(1+c)"]
 
 
 class ConFREE(Projection):
-    """The update that helps the worst-off client most, within c times the projected mean's length around that mean.
+    """The update near the projected mean that helps the worst-off client most.
 
     Paper: Zheng et al., AAAI 2025, Equations 9 to 13.
 
@@ -20,14 +20,14 @@ class ConFREE(Projection):
     with Δw = Σ wᵢ Δᵢ and w on the simplex minimising g·Δw + c|g||Δw|.
 
     Departures:
-        - The update of a single client is kept as it is; the formula would lengthen it.
-        - Where 0 is in the convex hull of the updates, w gives no direction; d is then the update closest to g that
+        - A single client's update stays unchanged; the formula would lengthen it.
+        - If 0 is in the convex hull of the updates, w gives no direction. Then d is the vector closest to g that
           conflicts with no client, if it is within the radius.
-        - The authors' code computes something else: ``ConFREE.released(c)``.
+        - The authors' code computes something else, which is available as ``ConFREE.released(c)``.
 
     Options:
-        c: radius of the search, relative to the length of the projected mean; the paper starts at 0.5
-        scope: the whole model at once (the paper), or each layer by itself (the released code)
+        c: radius of the search around the projected mean, relative to its length; the paper begins with 0.5
+        scope: solve for the whole model (the paper), or for each layer (the released code)
         rescale: factor on the result; the released code has 1/(1+c²)
     """
 

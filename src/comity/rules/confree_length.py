@@ -6,14 +6,14 @@ from comity.rules.solvers import Solution, norm, times
 
 
 class ConFREELength(ConFREE):
-    """Control for ConFREE: the uniform mean with steps of ConFREE's length, to isolate the effect of length.
+    """Control for ConFREE: the direction of the uniform mean with ConFREE's step length.
 
     Paper: none; it separates the direction of ConFREE (Zheng et al., AAAI 2025) from its length.
 
     Equation: d = |d₀| m / |m| for ConFREE's update d₀ and m = (1/N) Σ Δᵢ.
 
     Departures:
-        - Where the mean is 0 there is no step.
+        - If the mean is 0, the step is 0.
     """
 
     def solve(self, block: GramBlock) -> Solution:

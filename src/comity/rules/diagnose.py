@@ -1,4 +1,4 @@
-"""Diagnosis from Gram matrices: which clients help and which hurt each other."""
+"""Diagnosis from Gram matrices: which clients' updates help and which harm each other."""
 
 import math
 from typing import NamedTuple

@@ -10,35 +10,35 @@ from comity.rules._rule import Combination, GramBlock
 from comity.rules.solvers import Array, Solution, min_norm, norm, times
 
 LITTLE = 0.1
-"""A cosine, or a share of the descent without f, that is less is warned of."""
+"""Limit of the warning: a smaller cosine, or a smaller share of the descent without f."""
 
 
 class FairDescent(Remembering):
-    """The common descent direction that also evens out the losses, with the length of the mean.
+    """A common descent direction that also makes losses more equal, with the length of the mean.
 
     Paper: the global model of FedPG, after FedMDFG, Pan et al., AAAI 2023; by layer FedLF, Pan et al., AAAI 2024.
 
-    Equation: all updates, those of absent clients too, are brought to one length μ. To them comes f = Σ hᵢ Δᵢ over the
-    clients present, also of length μ, which turns the vector of losses towards equal ones; equal losses need no f. d is
-    the point nearest to 0 in the convex hull of all these, and the step is σd, as long as the mean of those present.
-    Absent clients count if they were last seen within ⌊seen/present⌋ rounds (FedLF). The outcome's note ``sigma`` is σ,
-    so its coefficients over σ are those of d; where no direction helps everybody σ is 0. ``cosine`` is that of the step
-    and the mean of those present, 0 where there is no step.
+    Equation: all updates, including those of absent clients, are scaled to one length μ. A vector f = Σ hᵢ Δᵢ over the
+    clients present is added to them, also of length μ; it makes losses more equal. If losses are equal, there is no f.
+    d is the point nearest to 0 in the convex hull of these vectors. The step is σd, as long as the mean of the updates
+    present. An absent client's update is used for ⌊seen/present⌋ rounds (FedLF). The outcome's note ``sigma`` is σ, or
+    0 if no direction helps all clients; the coefficients divided by σ are those of d. The note ``cosine`` is the cosine
+    between the step and the mean of the updates present, or 0 if the step is 0.
 
-    Lemma 1 of the FedPG supplement, by which d is 0 only where no direction helps everybody, is false. With equal
-    updates and unequal losses f is the opposite of all of them, so d is 0 although the update helps everybody. Near
-    that case the step is nearly orthogonal to the mean: two updates with cosine 0.99 and losses 0.2 and 1.0 give a step
-    with cosine 0.09 to it. A run warns once of such a step (a cosine below 0.1); ``least_descent`` avoids it.
+    By Lemma 1 of the FedPG supplement, d is 0 only if no direction helps all clients. This is false: with equal updates
+    and unequal losses, f is the opposite of the updates, so d is 0 although each update helps all clients. Near that
+    case the step is nearly orthogonal to the mean: for two updates with cosine 0.99 and losses 0.2 and 1.0, the cosine
+    between step and mean is 0.09. A run warns once if this cosine is below 0.1; ``least_descent`` avoids such steps.
 
     Departures:
-        - μ is the median length of those present. The authors' code has their mean, by which one client among ten that
-          sends 100 times its update makes the step eleven times as long.
+        - μ is the median length of the updates present. The authors' code takes the mean length; then one client in ten
+          that sends 100 times its update makes the step eleven times as long.
 
     Options:
-        least_descent: f is left out of a step in which |d| would be less than this share of |d| without f, the descent
-            that every client is sure of; 0 never leaves it out (the supplement), 1 always does where it matters
-        unit: the length that all updates are brought to: the median of those present, or their mean
-        scope: the whole model at once, or each layer by itself (FedLF)
+        least_descent: leave f out of a step if |d| with f is less than this share of |d| without f, the common descent;
+            0 never does (the supplement), 1 does whenever f shortens d
+        unit: length to which all updates are scaled: the median or the mean length of the updates present
+        scope: solve for the whole model, or for each layer (FedLF)
     """
 
     certificate = "duality gap over the mean squared length"
@@ -91,14 +91,14 @@ class FairDescent(Remembering):
 
 
 def _cosine(A: Array, x: Array, here: NDArray[np.bool_]) -> float:
-    """Between the step and the mean of those present; 0 where there is no step."""
+    """Cosine between the step and the mean of the updates present; 0 if the step is 0."""
     step, mean = times(A, x), times(A, here / here.sum())
     lengths = norm(step) * norm(mean)
     return float(step @ mean / lengths) if lengths else 0.0
 
 
 def evening(losses: Array) -> Array:
-    """h, the gradient of −cos(losses, 1) by the losses: perpendicular to them, 0 where they are equal."""
+    """h, the gradient of −cos(losses, 1) with respect to the losses: orthogonal to them, 0 if they are equal."""
     length = norm(losses)
     if length == 0:
         return np.zeros_like(losses)

@@ -11,21 +11,22 @@ from comity.rules.solvers import Solution, norm, times
 
 
 class FedFV(Remembering):
-    """The mean of updates, each projected off the others in order of loss, then off conflicting absent clients.
+    """The mean of updates, projected off each other in order of loss, and off the updates of absent clients.
 
     Paper: Wang et al., IJCAI 2021, Algorithm 1.
 
-    Equation: each Δᵢ, except those of the share alpha with the largest losses, is projected off the Δⱼ that it
-    conflicts with, smallest loss first. For each of the tau rounds before this one, oldest first, the mean of the
-    results is projected off the sum of the absent clients' updates that it conflicts with. It gets the length of the
-    uniform mean.
+    Equation: each Δᵢ is projected off the Δⱼ that it conflicts with, in order of rising loss. The share alpha of
+    clients with the largest losses is exempt. The mean of the results is then projected, for each of the tau rounds
+    before this one, oldest first, off the sum of the absent clients' updates that it conflicts with. The step has the
+    length of the uniform mean.
 
     Departures:
-        - The window of absent clients begins with the round before this one; the released code counts this one too.
+        - Absent clients are those of the tau rounds before this one; the released code counts this round as one of the
+          tau.
 
     Options:
-        alpha: share of the clients with the largest losses whose updates stay as they are
-        tau: number of earlier rounds whose absent clients count
+        alpha: share of the clients, those with the largest losses, whose updates stay unchanged
+        tau: number of earlier rounds whose absent clients are taken into account
     """
 
     needs_losses = True

@@ -17,15 +17,16 @@ class FedMGDAPlus(Rule):
 
     Equation: d = lr Σ λᵢ Δᵢ/|Δᵢ| with λ on the simplex, |λᵢ − nᵢ/n| ≤ eps, and |Σ λᵢ Δᵢ/|Δᵢ||² smallest.
 
-    The paper's lr decays: in the t-th step it is lr · lr_decay^(t−1).
+    In the paper lr decays: in step t it is lr · lr_decay^(t−1).
 
     Departures:
-        - Weights stay near nᵢ/n, where the paper has 1/N (``by="uniform"``); without sizes the two are the same.
+        - Weights stay near nᵢ/n; in the paper, near 1/N (``by="uniform"``). Without sizes the two are equal.
 
     Options:
-        eps: largest difference between a weight and the client's share; 0: mean of normalised updates, 1: MGDA on them
-        by: a client's share is its share of all samples, or equal for all (the paper)
-        lr: length of a normalised update, and so the maximum length of the step
+        eps: maximum difference between a client's weight and its share (0 = mean of the normalised updates, 1 = MGDA on
+            them)
+        by: share of a client: its share of all samples, or equal for all (the paper)
+        lr: length of a normalised update, which is the maximum length of the step
         lr_decay: factor on lr after each step
         norm_restore: use the length of the uniform mean as lr
     """

@@ -7,7 +7,7 @@ from comity.rules.solvers import Solution, geometric_median
 
 
 class GeometricMedian(Rule):
-    """The point with the smallest sum of distances to all updates, which a malicious minority can move only little.
+    """The point with the smallest sum of distances to all updates; a malicious minority can move it only a little.
 
     Paper: RFA, Pillutla, Kakade and Harchaoui, IEEE TSP 2022.
 
@@ -17,7 +17,8 @@ class GeometricMedian(Rule):
         - The minimum is exact; the paper takes a few Weiszfeld steps on a smoothed problem.
 
     Options:
-        by: clients count by number of samples (the paper), or equally; malicious clients may misreport their samples
+        by: weight of a client: its number of samples (the paper), or equal for all; malicious clients may report a
+            wrong number
     """
 
     certificate = "duality gap"

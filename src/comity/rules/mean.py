@@ -14,7 +14,7 @@ class Mean(Rule):
     Equation: d = Σ (nᵢ/n) Δᵢ; uniform: d = (1/N) Σ Δᵢ.
 
     Options:
-        by: clients count by number of samples, or equally
+        by: weight of a client: its number of samples, or equal for all
     """
 
     _: KW_ONLY

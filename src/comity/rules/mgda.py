@@ -8,7 +8,7 @@ from comity.rules.solvers import Solution, box_sum, min_norm
 
 
 class MGDA(Rule):
-    """The shortest update in the convex hull of all updates: no client's loss increases to first order, or it is 0.
+    """The shortest vector in the convex hull of all updates; to first order it increases no client's loss.
 
     Paper: Désidéri, Comptes Rendus Mathématique 2012; with a cap: Hu, Ho and Yu, 2026 (arXiv 2605.30452).
 
@@ -16,15 +16,15 @@ class MGDA(Rule):
 
     Departures:
         - The problem is solved exactly; other implementations take a few Frank-Wolfe steps.
-        - The paper has gradients at one point; federated learning has updates, and clients with few samples or little
-          left to learn send short ones. The point of the hull closest to 0 is near them, so the plain rule follows
-          these clients in ever shorter steps: on digits with Dirichlet 0.1 it reaches 40 % after 30 rounds, Mean 84 %.
-          ``length="mean"`` only lengthens these steps (39 %); ``normalise=True, length="mean"`` reaches 93 %.
+        - The paper has gradients at one point; federated learning has updates. Clients with few samples, or with little
+          left to learn, send short updates. The plain rule follows them in ever shorter steps, because the point of the
+          hull closest to 0 is near them. On digits with Dirichlet 0.1 it reaches 40 % after 30 rounds, Mean 84 %. With
+          ``length="mean"`` it reaches 39 %, with ``normalise=True, length="mean"`` 93 %.
 
     Options:
-        normalise: scale all updates to their mean length before the search
-        cap: largest weight of one client, so that a step never depends on a single one; with too few clients for the
-            cap, all have the same weight
+        normalise: first scale all updates to their mean length
+        cap: maximum weight of a client, so that no step depends on a single client; if there are too few clients for
+            this, all have the same weight
     """
 
     certificate = "duality gap over the mean squared length"

@@ -15,16 +15,16 @@ COSINE_ROUNDING = 1e-7  # a negative cosine closer to 0 is float32 rounding, not
 
 
 class Projection(Rule):
-    """The mean of the updates after each is projected off the updates that it conflicts with.
+    """The mean of the updates, after each is projected off the updates that it conflicts with.
 
     Paper: Zheng et al., AAAI 2025, Equation 9; one after the other: PCGrad, Yu et al., NeurIPS 2020.
 
-    Equation: d = (1/N) Σᵢ ( Δᵢ − Σⱼ (Δᵢ·Δⱼ/|Δⱼ|²) Δⱼ ), the inner sum over the j with Δᵢ·Δⱼ < 0.
-    With two clients d conflicts with neither of them; with more it may.
+    Equation: d = (1/N) Σᵢ ( Δᵢ − Σⱼ (Δᵢ·Δⱼ/|Δⱼ|²) Δⱼ ), the inner sum over the j with Δᵢ·Δⱼ < 0. With two clients, d
+    conflicts with neither of them. With more clients it may.
 
     Options:
-        by: clients count equally in the mean of the projected updates (the paper), or by number of samples
-        order: project off all others at once, or one after the other in a random order per update
+        by: weight of a client in the mean of the projected updates: equal for all (the paper), or its number of samples
+        order: project each update off all others at once, or off one after the other in random order
         seed: seed of the random orders
     """
 

@@ -10,16 +10,17 @@ from comity.rules.solvers import Array, Solution, times
 
 
 class ReleasedConFREE(ConFREE):
-    """The rule of ConFREE's released code: it differs from the paper, but produced the published numbers.
+    """The rule of ConFREE's released code, which differs from the paper and produced the published numbers.
 
     Paper: Zheng et al., AAAI 2025, in the authors' code.
 
-    Equation: ConFREE's with rescale 1/(1+c²), layer by layer. Its projection subtracts (Δᵢ·Δⱼ) Δⱼ, one j after the
-    other in random orders; without the division by |Δⱼ|² it has almost no effect on updates much shorter than 1. w is
-    SLSQP's result at its default tolerance from the uniform start, where it often stays.
+    Equation: as ConFREE with rescale 1/(1+c²), layer by layer, with two differences. The projection subtracts (Δᵢ·Δⱼ)
+    Δⱼ, one j after the other in random order, without the division by |Δⱼ|²; it has almost no effect on updates much
+    shorter than 1. w is the result of SLSQP with its default tolerance, started at uniform weights, where it often
+    stays.
 
     Departures:
-        - Random orders are seeded.
+        - The random orders are seeded.
         - The residual is the true duality gap; it has no target.
     """
 

@@ -8,7 +8,7 @@ from comity.rules._updates import ClientUpdates
 
 
 class TaskArithmetic(Rule):
-    """The scaled sum of all updates: task vectors added to one model.
+    """The scaled sum of all updates (task vectors).
 
     Paper: Ilharco et al., ICLR 2023.
 

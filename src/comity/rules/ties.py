@@ -13,23 +13,23 @@ from comity.rules._updates import ClientUpdates
 
 
 class TIES(Rule):
-    """Trim each update to its largest entries, elect a sign per entry, and average the entries that agree with it.
+    """Keep each update's largest entries, elect a sign per coordinate, and average the entries with that sign.
 
     Paper: Yadav et al., NeurIPS 2023.
 
-    Equation: τᵢ is Δᵢ with all but its ⌈density · P⌉ largest entries set to 0. The elected sign of an entry is that of
-    Σ τᵢ, and d is scale times the mean of the nonzero τᵢ that have this sign; 0 where there are none.
+    Equation: τᵢ is Δᵢ with all but its ⌈density · P⌉ largest entries set to 0. The elected sign of a coordinate is that
+    of Σ τᵢ. There, d is scale times the mean of the nonzero τᵢ with this sign, or 0 if there are none.
 
-    Every entry of d may combine different clients, so there are no coefficients: the reported ones are the plain
-    mean's. TIES works on files and on updates in memory; a run rejects it.
+    Each coordinate of d may combine different clients, so there are no coefficients; those of the plain mean are
+    reported. TIES works on files and on updates in memory; runs reject it.
 
     Departures:
-        - Entries equal to the smallest kept one are kept too. Magnitudes are compared in float32.
+        - Entries with the same magnitude as the smallest kept one are kept too. Magnitudes are compared in float32.
 
     Options:
         density: share of entries that an update keeps
-        scale: factor on the merged update; the paper uses 1 without held-out data
-        scope: trim over the whole model, as the paper does, or in each layer, as mergekit and PEFT do
+        scale: factor on the merged update; without held-out data, the paper uses 1
+        scope: choose the largest entries of the whole model, as in the paper, or of each layer, as in mergekit and PEFT
     """
 
     has_coefficients = False

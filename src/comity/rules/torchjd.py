@@ -16,11 +16,11 @@ class TorchJD(Rule):
 
     Paper: Quinton and Rey, 2024.
 
-    Equation: ``TorchJD("UPGrad")`` gets its coefficients from TorchJD's ``UPGradWeighting``, called with the Gram
-    matrix scaled to mean diagonal 1. Further arguments are passed to the weighting.
+    Equation: ``TorchJD("UPGrad")`` takes its coefficients from TorchJD's ``UPGradWeighting``. The Gram matrix is scaled
+    to mean diagonal 1. Further arguments are passed to the weighting.
 
     Departures:
-        - Random weightings are seeded.
+        - Weightings that draw random numbers are seeded.
         - Weightings with a state between rounds are rejected, because a run could not save it.
         - Some weightings return a sum instead of a mean (PCGrad); ``length="mean"`` makes them comparable.
 

@@ -10,11 +10,11 @@ class UPGrad(Rule):
 
     Paper: Quinton and Rey, 2024.
 
-    Equation: d = (1/N) Σ πᵢ, where πᵢ is the projection of Δᵢ on the cone of all d with d·Δⱼ ≥ 0 for every j. So d
-    itself is in that cone.
+    Equation: d = (1/N) Σ πᵢ, where πᵢ is the projection of Δᵢ on the cone of all d with d·Δⱼ ≥ 0 for every j. So d is
+    also in that cone.
 
     Options:
-        by: clients count equally in the mean (the paper), or by number of samples
+        by: weight of a client in the mean: equal for all (the paper), or its number of samples
     """
 
     certificate = "worst violation as a cosine"

@@ -17,7 +17,6 @@ from comity.compare import COLUMNS, Cell, LoadedStudy
 from comity.config import Config, Entries, read_yaml
 from comity.results import flatten, show
 from comity.studies._grid import (
-    SCALES,
     Names,
     apart_from_seeds,
     at_scale,
@@ -146,26 +145,56 @@ def missing(names: Iterable[str], data_dir: Path | None = None) -> dict[str, str
 
 
 def states() -> dict[str, dict[str, Any]]:
-    """The state of each item, and the time of its example; written by docs/make_results.py."""
+    """Outcomes of the claims on each item, and the time of its example; written by docs/make_results.py."""
     stored: dict[str, dict[str, Any]] = json.loads((FOLDER / "states.json").read_text())
     return stored
 
 
-def overview(data_dir: Path | None = None) -> list[tuple[str, ...]]:
-    """One row per table and figure: name, command, data sets, time and state."""
+@dataclass(frozen=True)
+class Row:
+    """One line of ``comity reproduce --list``."""
+
+    item: str
+    example: str
+    needs: tuple[str, ...]
+    """The data sets at the paper's scale."""
+    missing: tuple[str, ...]
+    desk: str
+    paper: str
+    claims: tuple[str, ...]
+    """The outcome of each claim."""
+    what: str
+
+    @property
+    def marks(self) -> str:
+        """One character per claim."""
+        return "".join(next(mark for mark, word in MARKS.items() if each.startswith(word)) for each in self.claims)
+
+
+MARKS = {"~": "shown in part", "✓": "shown", "✗": "contradicted", "○": "no effect larger than", "·": "not tested"}
+
+
+def times_of(known: Mapping[str, Any]) -> tuple[str, str]:
+    """Time on one core at desk scale and at the paper's."""
+    desk = f"{known['minutes']} min" if "minutes" in known else "–"
+    hours = known.get("hours", 0)
+    days = round(hours / 24)
+    paper = f"{hours} h" if hours < 100 else f"{days} d" if days < 1000 else f"{round(days / 365)} years"
+    return desk, paper if hours else "–"
+
+
+def overview(data_dir: Path | None = None) -> list[Row]:
+    """One row per table and figure."""
     known = states()
-    rows: list[tuple[str, ...]] = []
+    rows = []
     for each in items():
-        if not each.example:
-            rows.append((each.item, "–", "–", "–", each.what))
-            continue
-        entries = read_yaml(examples()[each.example])
-        needs = {scale: data_of(at_scale(entries, scale)) for scale in SCALES if scale in entries or scale == "desk"}
-        data = needs.get("paper") or needs["desk"]
-        absent = missing(data, data_dir)
-        needed = ", ".join(f"{name} (missing)" if name in absent else name for name in data)
+        needs: Sequence[str] = ()
+        if each.example:
+            entries = read_yaml(examples()[each.example])
+            needs = data_of(at_scale(entries, "paper" if "paper" in entries else "desk"))
         state = known.get(each.item, {})
-        rows.append((each.item, each.example, needed, state.get("time", "–"), state.get("state", "not tested")))
+        absent, claims = missing(needs, data_dir), tuple(state.get("claims", ()))
+        rows.append(Row(each.item, each.example, tuple(needs), tuple(absent), *times_of(state), claims, each.what))
     return rows
 
 

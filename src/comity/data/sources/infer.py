@@ -29,6 +29,8 @@ RARE = 5
 
 A schema that leaves the site does not list a category with fewer rows.
 """
+MOSTLY = 10
+"""If at most one cell in so many is no number, the column holds numbers with mistakes, not categories."""
 NUMBERS_ROWS = "numbers the rows"
 DOUBTFUL = ("none", "na", "-")
 """Blank markers that are often real values in a text column: no pain, North America, a negative test."""
@@ -101,6 +103,10 @@ def infer_column(name: str, cells: Cells, marked: bool) -> Column | str:
         return f"text of {len(counts):,} different values"
     if len(counts) <= MOST_CATEGORIES:
         return Column("category", tuple(sorted(counts)), marked=marked, constant=constant)
+    wrong = [cell for cell in known if numbers_of([cell]) is None]
+    if MOSTLY * len(wrong) <= len(known):
+        example = one_line(wrong[0], 20)
+        return f"{len(wrong):,} of {len(known):,} cells are no number, such as {example}; leave them blank"
     frequent = sorted(value for value, rows in counts.items() if rows >= RARE)
     covered = sum(counts[value] for value in frequent)
     if not 2 <= len(frequent) <= MOST_CATEGORIES or 2 * covered < counts.total():

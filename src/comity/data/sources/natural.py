@@ -33,6 +33,7 @@ def read_natural(natural: NaturalFederation, path: Path, budget: Budget, options
         found = read(natural, path, budget, options)
     notes = [
         f"{natural.about} ({counted(natural.clients, 'client')}, {natural.samples:,} samples)",
+        *([f"task: {natural.task}"] if natural.thresholds else []),
         f"tests: {natural.split}",
         *([f"mind: {natural.traps}"] if natural.traps else []),
         f"licence: {natural.licence}; cite {natural.cite}",
