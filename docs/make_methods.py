@@ -51,8 +51,8 @@ settings decide how strong a method looks in a comparison.
 - Code was read as of 2025. PFLlib, FL-bench and easyFL are collections of methods. "The FedPG papers' platform" is the
   public code of FedPG's authors for their experiments, without FedPG itself.
 - ° marks settings as commonly reported: we did not read the paper again.
-- Methods are evaluated with the newest shared part, before local training (`--moment received`), except where an entry
-  says otherwise.
+- Methods are evaluated with the newest shared part, before local training (`--eval-point received`), unless an
+  entry says otherwise.
 - `b` is the body, `h` the head, `f_i` the training loss of client i, `z = b(x)` the features.
 
 """
@@ -316,8 +316,8 @@ def details(name: str, method: type[Method[Any, Any]]) -> str:
     published, code = PUBLISHED.get(name, ("", ""))
     lines = [f"## {name}\n", f"{parts(method)['Equation']}\n"]
     lines += [f"- **Paper**: {published}"] * bool(published) + [f"- **Public code**: {code}"] * bool(code)
-    if method().moment == "fitted":
-        lines.append("- **Evaluated** after the client's last local training (`--moment fitted`)")
+    if method().eval_point == "fitted":
+        lines.append("- **Evaluated** after the client's last local training (`--eval-point fitted`)")
     return "\n".join([*lines, ""])
 
 

@@ -18,7 +18,7 @@ from statistics import fmean, median
 from differences import Ranked, interval, of_half
 
 from comity._words import number
-from comity.compare import COLUMNS, Difference, Entry, Line, Spread
+from comity.compare import COLUMNS, Difference, Entry, Spread, TableRow
 from comity.config import COMPONENTS, LOCAL
 
 FOLDER = Path(__file__).parents[1] / "evidence"
@@ -92,8 +92,8 @@ class NotRun(Exception):
 
 
 @dataclass(frozen=True)
-class Stored(Line):
-    """A line of a study's table as the study's file has it, and what its runs had."""
+class Stored(TableRow):
+    """A row of a study's table as the study's file has it, and what its runs had."""
 
     block: str = ""
     runs: tuple[Row, ...] = ()

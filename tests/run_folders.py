@@ -48,7 +48,7 @@ CONFIG: dict[str, Any] = {
     "participation": 1.0,
     "epochs": 1,
     "lr": 0.05,
-    "moment": None,
+    "eval_point": None,
     "reference": "auto",
     "seed": 0,
     "workers": 2,
@@ -116,7 +116,7 @@ def make(
         title=method if local or own_rule else f"{method} + {rule}",
         key="0" * 16,
         own_rule=local or own_rule,
-        moment="received",
+        eval_point="received",
         **info or {},
     )
     folder.open(about, config, resume=False, overwrite=True)

@@ -66,9 +66,7 @@ def test_one_data_set_cannot_replace_those_of_all_blocks() -> None:
 
 
 def test_a_selection_without_cells_says_what_there_is() -> None:
-    with pytest.raises(
-        ComityError, match="only data=mnist selects no run; the runs have data fashion-mnist, cifar10"
-    ):
+    with pytest.raises(ComityError, match="only data=mnist selects no run; the runs have data fashion-mnist, cifar10"):
         cells_of("fedpg-table1", "paper", {"only": {"data": "mnist"}})
     with pytest.raises(ComityError, match=r"only data\.sise=3 selects no run; no run has the option data\.sise"):
         cells_of("fedpg-table1", "paper", {"only": {"data.sise": 3}})

@@ -132,6 +132,18 @@ def test_a_page_shows_the_options_of_every_component(kind: str) -> None:
             assert f"--{kind}.{option.name} " in page
 
 
+def test_a_page_shows_what_an_action_uses_and_the_default_rule(capsys: pytest.CaptureFixture[str]) -> None:
+    assert commands.command("flower", ["keys", "--help"]) == 0
+    page = capsys.readouterr().out
+    assert "--clients N" in page
+    assert "--rounds" not in page
+    assert "\nrule " not in page
+    assert commands.command("flower", ["new", "--help"]) == 0
+    assert "--rounds" in capsys.readouterr().out
+    assert "\nrule ConFREE:\n" in find("aggregate").help()
+    assert "\nrule Mean:\n" in find("run").help()
+
+
 def test_every_command_has_a_place_of_its_own_in_the_overview() -> None:
     assert [command.name for command in commands.overview()][:4] == ["ask", "join", "run", "study"]
     assert len({command.order for command in commands.overview()}) == len(COMMANDS)

@@ -1,5 +1,7 @@
 """What people type who come from elsewhere gets the right hint, in one line."""
 
+import hashlib
+import json
 import re
 from pathlib import Path
 
@@ -8,9 +10,10 @@ import pytest
 import comity
 from comity._catalogue import KINDS, described, find
 from comity._errors import ComityError
-from comity._hints import ALIASES, NEAREST, OPTIONS
+from comity._hints import ALIASES, COMMANDS, NEAREST, OPTIONS
 from comity._labels import spelling
 from comity._options import options
+from comity.commands import COMMANDS as NAMES
 from comity.commands import command
 from comity.config import Config
 
@@ -31,6 +34,8 @@ def said(line: str) -> str:
         ("--alpha 0.1 --method APFL", "unknown option '--alpha'; did you mean --partition.alpha or --method.alpha?"),
         ("--method Ditto --lam 2", "unknown option '--lam'; did you mean --method.lam?"),
         ("--mu 2", "unknown option '--mu'; did you mean --method.mu (FedProx, GPFL, FedDBE)?"),
+        ("--moment fitted", "unknown option '--moment'; did you mean --eval-point?"),
+        ("--aplha 0.1", "unknown option '--aplha'; did you mean --partition.alpha or --val-share or --data?"),
         ("--algorithm FedAvg", "unknown option '--algorithm'; did you mean --method?"),
         ("-algo FedAvg", "unknown option '-algo'; did you mean --method?"),
         ("-m cnn", "unknown option '-m'; did you mean --model?"),
@@ -79,6 +84,23 @@ def test_a_hint(typed: str, sentence: str) -> None:
 def test_a_hint_names_no_option_that_the_command_has_not() -> None:
     assert "--method" not in said("table --algorithm FedAvg")
     assert "--batch-size" not in said("data -lbs 10")
+
+
+def test_a_renamed_option_is_read_from_older_files_and_does_not_change_the_key(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("moment: fitted\n")
+    config = Config.load(tmp_path / "config.yaml")
+    assert config.eval_point == "fitted"
+    assert "moment" not in config.plain()
+    before = {name: value for name, value in config.plain().items() if options(Config)[name].decides}
+    before["moment"] = before.pop("eval_point")
+    assert config.key == hashlib.sha256(json.dumps(before, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def test_commands_by_other_names() -> None:
+    assert said("train --method FedAvg") == "unknown command 'train'; did you mean run?"
+    assert said("lst methods") == "unknown command 'lst'; did you mean list?"
+    assert set(COMMANDS.values()) <= set(NAMES)
+    assert not {name for names in COMMANDS for name in names.split()} & set(NAMES)
 
 
 def test_hints_in_python_and_files_have_no_dashes() -> None:

@@ -28,7 +28,7 @@ def check() -> ModuleType:
         ("a.md", "A loss\nbeyond\nchance: liars, Strangers.\n", [(2, "beyond chance"), (3, "liars"), (3, "Strangers")]),
         ("a.md", "Two MB a round, once\na client, a round later.\n", [(1, "MB a round"), (1, "once a client")]),
         ("a.md", "```\ntold\n```\n`told` <!-- told --> [x](told.md) untold\n", []),
-        ("a.py", 'told = 1  # told\ndef f() -> str:\n    """Goes on."""\n    return "it\\nwas refused"\n', None),
+        ("a.py", 'told = 1  # alike\ndef f() -> str:\n    """Goes on."""\n    return "it\\nwas refused"\n', None),
         ("a.js", 'const told = "is told";\n`${told} alike`;\n', [(1, "told"), (2, "alike")]),
     ],
 )
@@ -36,24 +36,24 @@ def test_findings(
     check: ModuleType, tmp_path: Path, name: str, content: str, found: list[tuple[int, str]] | None
 ) -> None:
     (tmp_path / name).write_text(content)
-    expected = [(3, "Goes on"), (5, "refused")] if found is None else found
+    expected = [(1, "alike"), (3, "Goes on"), (5, "refused")] if found is None else found
     assert sorted((line, words) for line, words, _ in check.findings(tmp_path / name)) == sorted(expected)
 
 
-def test_no_file_has_more_than_it_may(check: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_file_has_a_finding(check: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     assert check.main() == 0, capsys.readouterr().out
-    assert {path.relative_to(check.ROOT).as_posix() for path in check.files()} >= check.LEFT.keys()
+    suffixes = {path.suffix for path in check.files()}
+    assert suffixes >= {".py", ".md", ".js", ".html", ".yaml", ".yml", ".tpl", ".ipynb", ".toml", ".cff"}
 
 
-def test_one_finding_too_many_fails(
+def test_a_finding_fails(
     check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "page.md").write_text("Two liars.\nOne is told.\n")
     monkeypatch.setattr(check, "ROOT", tmp_path)
-    monkeypatch.setattr(check, "LEFT", {"page.md": 1})
     assert check.main() == 1
     first, second = capsys.readouterr().out.splitlines()
     assert first == "page.md:1: 'liars'; better: malicious clients"
     assert second.startswith("page.md:2: 'told'")
-    monkeypatch.setattr(check, "LEFT", {"page.md": 2})
+    (tmp_path / "page.md").write_text("Two malicious clients.\n")
     assert check.main() == 0

@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -42,10 +42,12 @@ class ComityError(Exception):
         super().__init__(one_line(message, LONGEST))
 
 
-def unknown(kind: str, given: str, known: Iterable[str], hint: str = "") -> ComityError:
-    """The error for an unknown name, with the closest known ones."""
+def unknown(
+    kind: str, given: str, known: Iterable[str], hint: str = "", *, short: Mapping[str, str] | None = None
+) -> ComityError:
+    """The error for an unknown name, with the closest known ones; ``short`` has some of them by shorter names."""
     names = sorted(known)
-    by_lower_case = {name.lower(): name for name in names}
+    by_lower_case = {name.lower(): name for name in names} | dict(short or {})
     nearest = [by_lower_case[name] for name in get_close_matches(given.lower(), by_lower_case, n=3, cutoff=0.6)]
     if nearest:
         advice = f"did you mean {' or '.join(nearest)}?"

@@ -27,6 +27,7 @@ OPTIONS = {
     "cdr client-drop-rate": "dropout",
     "dev did device-id gpu gpu-id cuda use-cuda": "device",
     "eg eval-gap eval-freq eval-interval test-gap test-interval": "eval-every",
+    "moment evaluation-point": "eval-point",
     "nnc num-new-clients": "newcomers",
     "ften fine-tuning-epoch-new": "newcomer-rounds",
     "sfn save-folder-name save-folder": "save-models",
@@ -71,6 +72,19 @@ OPTIONS = {
     "dlg dlg-eval dlgg dlg-gap bnpc batch-num-per-client": "gradient inversion is not simulated",
 }
 """Options by their names elsewhere. The answer is an option of comity or, if it contains a space, a sentence."""
+
+COMMANDS = {
+    "train fit simulate": "run",
+    "sweep grid compare": "study",
+    "benchmark leaderboard": "bench",
+    "merge average combine": "aggregate",
+    "plot page html": "report",
+    "ls methods rules models": "list",
+    "dataset datasets partition": "data",
+    "infer inference": "predict",
+    "onnx": "export",
+}
+"""Commands by other names."""
 
 ALIASES: Mapping[str, Mapping[str, str]] = {
     "method": {
@@ -136,6 +150,11 @@ def option_hint(name: str) -> str:
     """Our option for an unknown one, a sentence, or ``""``; case-sensitive if necessary: ``-m`` and ``-M``."""
     typed = name.lstrip("-").replace("_", "-")
     return next((ours for names, ours in OPTIONS.items() if typed in names.split()), "")
+
+
+def command_hint(name: str) -> str:
+    """Our command for an unknown one, or ``""``."""
+    return next((ours for names, ours in COMMANDS.items() if name in names.split()), "")
 
 
 def name_hint(kind: str, name: str) -> str:

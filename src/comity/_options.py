@@ -78,6 +78,8 @@ class Option:
     """Value that the local baseline uses instead of the run's own."""
     silent: bool = False
     """Whether the default is omitted from files and keys, which were written before the option existed."""
+    hashed: str = ""
+    """Its earlier name, if it was renamed: the key of a run is hashed with it, so that keys do not change."""
 
     @property
     def kind(self) -> str:
@@ -86,7 +88,7 @@ class Option:
 
 
 def option(default: Any, help: str, **more: Any) -> Any:
-    """A dataclass field that declares an option; ``more`` are ``decides``, ``local`` and ``silent``."""
+    """A dataclass field that declares an option; ``more`` are further fields of ``Option``."""
     return field(default=default, metadata={"option": {"help": help, **more}})
 
 

@@ -183,11 +183,12 @@ class Evaluation:
     margin: NonNegative = option(
         0.02, "largest drop of the metric that still counts as not worse; 0.02 is 2 percentage points", decides=False
     )
-    moment: Literal["received", "fitted"] | None = option(
+    eval_point: Literal["received", "fitted"] | None = option(
         None,
         "evaluation point: a client's model before (received) or after (fitted) its local training in the round; by "
         "default that of the method",
         local=None,
+        hashed="moment",
     )
     local_on: Literal["all", "train"] = option(
         "all", "samples that the local baseline learns from: all, or without validation samples as in most papers"

@@ -14,6 +14,8 @@ from comity._overlay import Entries
 
 FORMER = ("tensorboard", "wandb", "mlflow")
 """Boolean options of earlier versions, now values of ``track``."""
+RENAMED = {"moment": "eval_point"}
+"""Options by their names in files of earlier versions."""
 MOST_YAML = 10**6
 """Maximum bytes of a file."""
 _DEEPEST, _LONGEST, _MOST_VALUES = 20, 20_000, 100_000
@@ -29,11 +31,11 @@ def read_yaml(path: Path | None, *, allow_code: bool = False) -> Entries:
         return {}
     entries = read_mapping(path, "config")
     if not allow_code:
-        refuse_code(entries, f"config {path}")
+        reject_code(entries, f"config {path}")
     before = {name: convert(entries.pop(name), bool, name) for name in FORMER if name in entries}
     if any(before.values()):
         entries.setdefault("track", [name for name, chosen in before.items() if chosen])
-    return entries
+    return {RENAMED.get(name, name): value for name, value in entries.items()}
 
 
 def read_mapping(path: Path, what: str) -> Entries:
@@ -96,7 +98,7 @@ def _values(node: yaml.Node, known: dict[yaml.Node, int]) -> int:
     return known[node]
 
 
-def refuse_code(entries: Any, where: str) -> None:
+def reject_code(entries: Any, where: str) -> None:
     """Reject names of users' own classes in a file: importing them would execute their code.
 
     Names typed on the command line or in Python are trusted; a file may come from someone else.

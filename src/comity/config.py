@@ -36,7 +36,7 @@ from comity._sections import Training as Training
 from comity._yaml import FORMER
 from comity._yaml import code_in as code_in
 from comity._yaml import read_yaml as read_yaml
-from comity._yaml import refuse_code as refuse_code
+from comity._yaml import reject_code as reject_code
 
 COMPONENTS = tuple(KINDS)
 MLP = "mlp"
@@ -154,7 +154,8 @@ class Config(Running, Evaluation, Training, Privacy, Learning, Data):  # datacla
     @property
     def key(self) -> str:
         """Hash of the options that affect results."""
-        decisive = {name: value for name, value in self.plain().items() if options(Config)[name].decides}
+        found = ((options(Config)[name], value) for name, value in self.plain().items())
+        decisive = {option.hashed or option.name: value for option, value in found if option.decides}
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -126,11 +126,11 @@ def check_client_table(table: ClientTable) -> None:
 
 def check_numbers(study: Study, loaded: LoadedStudy, table: Table, rows: list[dict[str, str]]) -> None:
     """The CSV of the table against the scores."""
-    assert len(rows) == len(table.lines)
+    assert len(rows) == len(table.rows)
     seen = []
     column = {"accuracy": "accuracy", "balanced": "balanced", "log-loss": "log-loss"}[study.name]
-    for line, row in zip(table.lines, rows, strict=True):
-        setting = next(block.setting for block in table.blocks if line in block.lines)
+    for line, row in zip(table.rows, rows, strict=True):
+        setting = next(block.setting for block in table.blocks if line in block.rows)
         alpha = float(setting.options["partition.alpha"])
         control = against_local(study, study.of_cell(alpha, REPEATED, "", False))
         method = {"majority class": LOCAL, "Local, repeated": REPEATED, MIXED.label: REPEATED}.get(line.method, LOCAL)
@@ -245,7 +245,7 @@ def check_text_forms(table: Table) -> None:
     console = Console(file=io.StringIO(), width=400)
     console.print(table)
     drawn = [" ".join(line.split()) for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
-    for row, line in zip(bodies, table.lines, strict=True):
+    for row, line in zip(bodies, table.rows, strict=True):
         texts = [str(line.entries[columns[heading]]) for heading in heads[0][1:]]
         assert row == [line.name, *texts]
         assert " ".join(" ".join([line.name, *texts]).split()) in drawn
@@ -262,7 +262,7 @@ def check_page(study: LoadedStudy, table: Table, html: str, rows: list[dict[str,
     found = page_rows(html)
     assert len(found) == len(rows)
     columns = {re.sub(r", %$", "", heading): place for place, heading in enumerate(headings(html))}
-    for entries, line, row in zip(found, table.lines, rows, strict=True):
+    for entries, line, row in zip(found, table.rows, rows, strict=True):
         assert entries[0]["data-v"] == line.label
         for column in table.columns:
             entry = entries[columns[column.heading]]

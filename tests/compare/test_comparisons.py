@@ -20,7 +20,7 @@ from run_folders import make
 def table(*paths: Path, base: str | None = None) -> dict[str, dict[str, str]]:
     """By label: heading to what is shown."""
     made = LoadedStudy(*paths, base=base).table()
-    return {line.label: {column.heading: str(line.entries[column.name]) for column in COLUMNS} for line in made.lines}
+    return {line.label: {column.heading: str(line.entries[column.name]) for column in COLUMNS} for line in made.rows}
 
 
 def between(numbers: dict[int, float], base: dict[int, float]) -> Difference | None:
@@ -146,7 +146,7 @@ def test_of_several_means_the_one_by_size_is_the_base_unless_another_is_asked_fo
     asked = LoadedStudy(tmp_path, base="Mean (by=uniform)").table()
     assert asked.remarks == []
     assert "difference to Mean (by=uniform)" in asked.markdown()
-    entries = {line.label: str(line.entries["difference"]) for line in asked.lines}
+    entries = {line.label: str(line.entries["difference"]) for line in asked.rows}
     assert entries == {
         "FedRep + Mean (by=uniform)": "–",
         "FedRep + Mean (by=size)": "−5.00 (no interval)",
@@ -160,7 +160,7 @@ def test_of_several_means_the_one_by_size_is_the_base_unless_another_is_asked_fo
 
 
 def test_local_is_found_in_the_cache(tmp_path: Path) -> None:
-    make(tmp_path / "a", [0.6] * 4, rounds=3, done=3, seed=1, options={"moment": "fitted"})  # no result of its own yet
+    make(tmp_path / "a", [0.6] * 4, rounds=3, done=3, seed=1, options={"eval_point": "fitted"})
     make(tmp_path / ".local" / "right", [0.4, 0.5, 0.6, 0.7], rounds=3, method="Local", seed=1)
     make(tmp_path / ".local" / "wrong", [0.9] * 4, rounds=3, method="Local", seed=2)
     study = LoadedStudy(tmp_path / "a")
@@ -174,11 +174,11 @@ def test_local_is_found_in_the_cache(tmp_path: Path) -> None:
 
 def test_one_local_serves_every_moment_of_judgement(tmp_path: Path) -> None:
     make(tmp_path / "local", [0.5] * 4, method="Local")
-    for moment in ("received", "fitted"):
-        make(tmp_path / moment, [0.6] * 4, options={"moment": moment})
+    for point in ("received", "fitted"):
+        make(tmp_path / point, [0.6] * 4, options={"eval_point": point})
     study = LoadedStudy(tmp_path)
     assert [(setting.label, [cell.label for cell in setting.cells]) for setting in study.settings] == [
-        (f"moment={moment}", ["Local", "FedRep + Mean"]) for moment in ("fitted", "received")
+        (f"eval_point={point}", ["Local", "FedRep + Mean"]) for point in ("fitted", "received")
     ]
     assert len(study.runs) == 3
 

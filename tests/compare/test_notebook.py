@@ -27,7 +27,7 @@ def test_frames_have_names_and_the_table_s_numbers(study: LoadedStudy) -> None:
     frame = table.frame()
     assert ("FedAvg", "ConFREE") in frame.index
     assert ("Local", "") in frame.index
-    value = next(line for line in table.lines if line.rule == "ConFREE").entries[table.columns[0].name].value
+    value = next(line for line in table.rows if line.rule == "ConFREE").entries[table.columns[0].name].value
     assert frame.loc[("FedAvg", "ConFREE"), table.columns[0].name] == pytest.approx(value)
     clients = cell.client_table.frame().droplevel("configuration")
     assert clients["state"].to_dict() == {row.name: row.state for row in cell.clients}

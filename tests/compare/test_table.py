@@ -70,7 +70,7 @@ def test_a_mark_only_where_the_interval_leaves_zero_out(tmp_path: Path) -> None:
             make(folder / f"m{seed}", [base], seed=seed, thorough=False)
         for seed, number in enumerate(numbers):
             make(folder / f"r{seed}", [number], seed=seed, rule="ConFREE", thorough=False)
-        (line,) = (line for line in table(folder).lines if line.rule == "ConFREE")
+        (line,) = (line for line in table(folder).rows if line.rule == "ConFREE")
         return str(line.entries["difference"]), line.entries["difference"].mark
 
     assert entry([0.82, 0.861, 0.719]) == ("+2.00 [1.75, 2.25]", "gain")
@@ -169,9 +169,9 @@ def test_options_of_a_rule_make_lines_and_settings_make_blocks(tmp_path: Path) -
     made = table(tmp_path)
     assert [block.title for block in made.blocks] == ["alpha=0.1", "alpha=1.0"]
     for block in made.blocks:
-        names = [line.name for line in block.lines if not line.local]
+        names = [line.name for line in block.rows if not line.local]
         assert names == ["FedRep", "+ ConFREE (c=0.3)", "+ ConFREE (c=0.6)"]
-        values = [line.entries["difference"].value for line in block.lines if not line.local]
+        values = [line.entries["difference"].value for line in block.rows if not line.local]
         assert [value and round(value, 9) for value in values] == [None, 3.0, 6.0]
     assert "**alpha=1.0**" in made.markdown()
     rows = [row for row in csv_of(made) if row["method"] != "Local"]
@@ -214,12 +214,12 @@ def test_the_best_round_only_where_validation_chose_it(tmp_path: Path) -> None:
     assert "best round" not in table(tmp_path).markdown()  # unless it is asked for
     assert "best" not in [column.name for column in table(tmp_path / "b").columns]
     made = table(tmp_path).only(["best"])
-    assert [str(line.entries["best"]) for line in made.lines] == ["80.00", "–"]
+    assert [str(line.entries["best"]) for line in made.rows] == ["80.00", "–"]
 
 
 def test_the_largest_accuracy_over_rounds_is_marked_as_optimistic(tmp_path: Path) -> None:
     write(tmp_path / "a", 0.8, alone=None)
-    (line,) = table(tmp_path).only(["accuracy", "peak"]).lines
+    (line,) = table(tmp_path).only(["accuracy", "peak"]).rows
     judged = [100 * each.metrics[OWN.key].mean for each in LoadedRun(tmp_path / "a").records if OWN.key in each.metrics]
     assert line.entries["peak"].value == max(judged)
     assert "optimistic" in table(tmp_path).only(["peak"]).markdown()
@@ -248,8 +248,8 @@ def test_who_is_worse_is_told_on_80_columns(tmp_path: Path) -> None:
     assert [calm[f"worse{part}"] for part in ("", " of")] == ["", ""]
     assert re.search(r"FedRep +53\.00 ± 0\.00 .* 1 / 9 / 0", on_terminal(made, width=80))
     assert "1 / 9 / 0" in made.latex()
-    assert [line.entries["worse"].mark for line in made.lines] == ["loss", ""]
-    assert made.lines[0].entries["worse"].title == "worse: 0"
+    assert [line.entries["worse"].mark for line in made.rows] == ["loss", ""]
+    assert made.rows[0].entries["worse"].title == "worse: 0"
 
 
 def test_which_local_is_the_reference(tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ def test_on_a_terminal(runs: Path, width: int, metric: str) -> None:
     out = on_terminal(made, width=width)
     assert max(map(len, out.splitlines())) <= width
     words = out.split()
-    for line in made.lines:
+    for line in made.rows:
         for column in (made.shown[0], *(column for column in made.shown if column.name in ALWAYS_SHOWN)):
             assert str(line.entries[column.name]) in out
         if width >= 80:

@@ -55,7 +55,9 @@ def test_one_client_has_nobody_to_join() -> None:
     x, y = np.zeros((60, 2)), np.arange(60) % 2
     one = Dataset("mine", x, y, columns={"client": ["Bern"] * 60})
     assert federate(one).warnings == ("There is only one client (Bern), so there is no federation to join.",)
-    assert federate(Dataset("mine", x, y), clients=1).warnings == ("There is only one client (0), so there is no federation to join.",)
+    assert federate(Dataset("mine", x, y), clients=1).warnings == (
+        "There is only one client (0), so there is no federation to join.",
+    )
     assert federate(Dataset("mine", x, y), clients=2).warnings == ()
 
 

@@ -69,7 +69,7 @@ class Hoarder(Method):
 
 
 def test_what_a_method_keeps_is_its_own_whatever_its_name(tiny: Options, tmp_path: Path) -> None:
-    options = tiny | {"model": "resnet4", "clients": 3, "rounds": 3, "moment": "fitted"}
+    options = tiny | {"model": "resnet4", "clients": 3, "rounds": 3, "eval_point": "fitted"}
     options |= {"momentum": 0.5, "optimizer_state": "keep", "method": Hoarder}
     plain = run(**(options | {"method": "FedAvg"}))
     interrupted(tmp_path / "x", 2, **options)

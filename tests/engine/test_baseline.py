@@ -32,7 +32,7 @@ def test_harm_is_measured_against_local(options: Options) -> None:
 
 
 def test_one_definition_of_local(tiny: Options, tmp_path: Path) -> None:
-    config = Config(**tiny, method="FEDORA", moment="fitted", save_models=True, out=tmp_path / "x")
+    config = Config(**tiny, method="FEDORA", eval_point="fitted", save_models=True, out=tmp_path / "x")
     alone = config.local_baseline()
     assert alone.is_local
     assert not config.is_local
@@ -40,7 +40,7 @@ def test_one_definition_of_local(tiny: Options, tmp_path: Path) -> None:
     assert (alone.val_share, config.val_share) == (0, 0.2)  # alone, nobody needs to hold samples out
     assert config.local_baseline(on="train").val_share == 0.2
     assert alone.local_baseline().key == alone.key
-    for other in ({"method": "FedAvg", "rule": "CALM", "moment": None}, {"server_lr": 0.5, "server_momentum": 0.9}):
+    for other in ({"method": "FedAvg", "rule": "CALM", "eval_point": None}, {"server_lr": 0.5, "server_momentum": 0.9}):
         assert config.with_(**other).local_baseline().key == alone.key
 
 

@@ -207,7 +207,12 @@ def test_the_folder_holds_everything(tiny: Options, tmp_path: Path) -> None:
     assert list(read.weights()) == done.weights
     assert [sum(entry.coefficients[0]) for entry in done.weights] == pytest.approx([1.0] * 3)
     info = read.info()
-    assert (info.title, info.key, info.own_rule, info.moment) == ("FedAvg + Mean", done.config.key, False, "received")
+    assert (info.title, info.key, info.own_rule, info.eval_point) == (
+        "FedAvg + Mean",
+        done.config.key,
+        False,
+        "received",
+    )
     assert len(list((folder / "models").iterdir())) == 5
     assert list(read.cosines()) == done.cosines
     assert all(entry.cosines[i][i] == pytest.approx(1.0) for entry in done.cosines for i in range(5))
@@ -230,20 +235,20 @@ def test_saved_models_are_the_models_that_were_judged(tiny: Options, tmp_path: P
         assert int(state["body.bn1.num_batches_tracked"]) > 0
 
 
-@pytest.mark.parametrize("moment", ["received", "fitted"])
-def test_the_moment_of_judgement_is_named(tiny: Options, moment: str) -> None:
-    done = run(**(tiny | {"rounds": 1}), moment=moment)
-    assert done.site.moment == moment
+@pytest.mark.parametrize("point", ["received", "fitted"])
+def test_the_evaluation_point_is_named(tiny: Options, point: str) -> None:
+    done = run(**(tiny | {"rounds": 1}), eval_point=point)
+    assert done.site.eval_point == point
     same_for_all = len({round(x, 12) for x in done.columns["G-acc"]}) == 1
-    assert same_for_all == (moment == "received")
+    assert same_for_all == (point == "received")
 
 
 def test_personal_models_of_fedavg(tiny: Options) -> None:
-    """``post_local`` is the fitted moment; ``finetune`` starts from the global model and is forgotten."""
-    plain, fitted = run(**tiny), run(**tiny, moment="fitted")
+    """``post_local`` is the evaluation point fitted; ``finetune`` starts from the global model and is forgotten."""
+    plain, fitted = run(**tiny), run(**tiny, eval_point="fitted")
     local = run(**tiny, method={"name": "FedAvg", "personal_model": "post_local"})
     assert local.columns == fitted.columns
-    assert local.site.moment == "fitted"
+    assert local.site.eval_point == "fitted"
     tuned, none = (
         run(**tiny, method={"name": "FedAvg", "personal_model": "finetune", "finetune_epochs": n}) for n in (5, 0)
     )

@@ -167,7 +167,7 @@ def test_they_are_in_the_folder_the_table_and_the_terminal(skewed: Options, tmp_
     local = f"accuracy of local training {100 * transfer.local:.1f} %"
     assert f"Newcomers: {mean:.1f} %, {local}; of 2, none significantly worse, 2 undecided." in written.getvalue()
     table = Table.of(LoadedStudy(tmp_path / "runs" / "one"))
-    entry = next(line for line in table.lines if line.method == "FedRep").entries
+    entry = next(line for line in table.rows if line.method == "FedRep").entries
     assert entry["newcomers"].value == pytest.approx(mean)
     assert entry["newcomers_gain"].value == pytest.approx(mean - 100 * transfer.local)
 

@@ -54,7 +54,14 @@ def test_the_terminal_at_80_columns_and_a_client_that_did_not_move(tmp_path: Pat
     assert max(map(len, text.splitlines())) <= 80
     assert "…" not in text
     assert "nan" not in text
-    for told in ("The plain mean would harm", "ConFREE", "CALM", "head.weight", "Updates that would increase", "Cosines"):
+    for told in (
+        "The plain mean would harm",
+        "ConFREE",
+        "CALM",
+        "head.weight",
+        "Updates that would increase",
+        "Cosines",
+    ):
         assert told in text
 
 

@@ -44,7 +44,7 @@ def test_a_configuration_survives_flowers_flat_entries(tiny: dict[str, Any]) -> 
         tiny,
         {"method": {"name": "FedPAC", "head_lr": None}, "rule": {"name": "CALM", "eps": 0.3, "scale": "layer"}},
         {"partition": {"name": "dirichlet", "alpha": 0.1}, "model": {"name": "mlp", "widths": (30, 20)}, "seed": 5},
-        {"method": "FEDORA", "moment": "fitted", "out": "runs/here", "optimizer": "Adam", "val_share": 0.1},
+        {"method": "FEDORA", "eval_point": "fitted", "out": "runs/here", "optimizer": "Adam", "val_share": 0.1},
     ):
         config = Config(**options)
         entries = entries_of(config)

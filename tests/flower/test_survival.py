@@ -271,7 +271,7 @@ def test_a_client_whose_update_is_masked_never_goes_back(tmp_path: Path) -> None
         secret = {"seed": torch.tensor(step)}
         site.keep().write(place._replace(step=step, saved=1), ClientState({}, {}, secret))
     for again in (place._replace(step=2), Place("run", 2, 1, (10, 20), (0, 1))):
-        with pytest.raises(ComityError, match="no question is answered twice, so the run cannot go back"):
+        with pytest.raises(ComityError, match="a question is answered only once, so it cannot go back"):
             site.keep().read(again)
     now = site.keep().read(place._replace(step=3))
     assert now is not None

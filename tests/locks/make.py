@@ -92,7 +92,7 @@ RUNS: dict[str, Locked] = {
     "participation": {"participation": 0.5, "dropout": 0.3, "clients": 6, "rounds": 4, "method": "FedROD"},
     "participation + FedMGDA+": {"participation": 0.6, "clients": 6, "method": "FedMGDA+"},
     "server_momentum": {"server_lr": 0.7, "server_momentum": 0.9, "rule": "CALM"},
-    "moment fitted": {"moment": "fitted", "method": "FedPer", **ALONE},
+    "moment fitted": {"eval_point": "fitted", "method": "FedPer", **ALONE},
     "refit": {"refit": 2, "val_share": 0.25, "method": "FedRep"},
     "val_share": {"val_share": 0.3, "local_on": "train", **ALONE},
     "general every round": {"general_every": 1, "s_acc_share": 0.7},

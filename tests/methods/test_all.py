@@ -162,8 +162,8 @@ def test_a_head_that_is_not_linear_is_rejected(method: str) -> None:
 @pytest.mark.parametrize("method", [name for name, method in METHODS.items() if "personal_model" in options(method)])
 def test_what_local_training_made_last_is_the_model_as_fitted(tiny: dict[str, Any], method: str) -> None:
     brief = tiny | {"rounds": 2}
-    received = run(**brief, method=method, moment="received").columns["loss"]
-    fitted = run(**brief, method=method, moment="fitted").columns["loss"]
+    received = run(**brief, method=method, eval_point="received").columns["loss"]
+    fitted = run(**brief, method=method, eval_point="fitted").columns["loss"]
     chosen = run(**brief, method={"name": method, "personal_model": "post_local"}).columns["loss"]
     assert chosen == fitted != received
 

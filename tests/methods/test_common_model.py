@@ -34,7 +34,7 @@ def measured(done: Run) -> list[float]:
 
 def test_fedrep_has_the_mean_of_the_whole_models_as_its_common_model(tiny: dict[str, Any]) -> None:
     """(mean of the bodies, mean of the heads), by size, of the clients of the last round."""
-    done = run(**tiny, method=FEDREP, moment="fitted")
+    done = run(**tiny, method=FEDREP, eval_point="fitted")
     heads, sizes = kept(done, "head"), [len(c.train) for c in site_of(done.config).federation.clients]
     mean = sum(size * head for size, head in zip(sizes, heads, strict=True)) / sum(sizes)
     head = done.server.theta[-len(mean) :]

@@ -134,7 +134,7 @@ def test_clients_that_do_not_exist_take_no_weight(monkeypatch: pytest.MonkeyPatc
     for cid in unaware:
         party = cohort.parties[cid]
         party.receive(cohort.collector.sealed_for(cid))
-        with pytest.raises(Rejected, match="stranger: "):
+        with pytest.raises(Rejected, match="unlisted: "):
             party.mask(0, cohort.words[cid], [*real, *invented], b"all weight on client 0 and the invented ones")
 
 

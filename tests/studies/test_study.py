@@ -77,7 +77,7 @@ def test_local_training_is_repeated_once_a_seed_and_compared_with_local_training
         assert all(np.array_equal(mine[client].id, first[client].id) for client in first)  # the same tests
         assert any(not np.array_equal(mine[client].score, first[client].score) for client in first)
         assert repeated.metric("mixed") == pytest.approx(fmean(repeated.by_client("mixed").values()))
-    names = [line.name for line in LoadedStudy(out).table().lines]
+    names = [line.name for line in LoadedStudy(out).table().rows]
     assert names[:3] == ["Local", "majority class", "Local, repeated"]
     assert "two local models mixed" not in names  # which stands beside a guard
 

@@ -46,7 +46,7 @@ def plant(monkeypatch: Patch) -> Plant:
                 title="Local" if local else f"{job.config.method} + {job.config.rule}",
                 key=job.config.key,
                 own_rule=local,
-                moment="received",
+                eval_point="received",
             )
             folder = RunFolder(job.config.out)
             folder.open(info, job.config.plain(), resume=False, overwrite=False)

@@ -16,7 +16,7 @@ CHARACTERS = 128
 """Tokens are the characters of ASCII."""
 WINDOW = 64
 PERSONAL = "lora_B"
-"""Matrices with this in their name stay at home (FedSA-LoRA); the others are shared."""
+"""Matrices with this in their name stay at each site (FedSA-LoRA); the others are shared."""
 
 
 def build() -> PeftModel:
@@ -37,7 +37,7 @@ def build() -> PeftModel:
 
 
 def adapters(model: PeftModel, personal: bool) -> dict[str, Tensor]:
-    """The matrices that stay at home, or those that are shared."""
+    """The personal matrices, or the shared ones."""
     return {name: t for name, t in get_peft_model_state_dict(model).items() if (PERSONAL in name) == personal}
 
 

@@ -9,7 +9,8 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import cast
 
-from comity._errors import unknown
+from comity._errors import ComityError, unknown
+from comity._hints import command_hint
 from comity.commands._command import Command
 
 COMMANDS = tuple(module.name for module in iter_modules(__path__) if not module.name.startswith("_"))
@@ -19,6 +20,8 @@ __all__ = ["COMMANDS", "Command", "command", "find", "overview"]
 
 def find(name: str) -> Command:
     if name not in COMMANDS:
+        if hint := command_hint(name):
+            raise ComityError(f"unknown command {name!r}; did you mean {hint}?")
         raise unknown("command", name, COMMANDS)
     module = import_module(f"comity.commands.{name}")
     return cast(Command, module.COMMAND)

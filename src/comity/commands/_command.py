@@ -11,7 +11,7 @@ import inspect
 import re
 import shutil
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from itertools import groupby
 from pathlib import Path
@@ -55,9 +55,19 @@ class ConfigFile:
 class Command:
     """A function that is called by name on the command line."""
 
-    def __init__(self, function: Callable[..., int], run_options: Iterable[Option] = (), *, order: int) -> None:
-        """``run_options``: the options of a run that it takes; ``order``: its position among the commands."""
-        self.function, self.order = function, order
+    def __init__(
+        self,
+        function: Callable[..., int],
+        run_options: Iterable[Option] = (),
+        *,
+        order: int,
+        uses: Mapping[str, Collection[str]] | None = None,
+    ) -> None:
+        """``run_options``: the options of a run that it takes; ``order``: its position among the commands.
+
+        ``uses``: for a value of the first argument, the options of a run that its help page shows.
+        """
+        self.function, self.order, self.uses = function, order, uses or {}
         self.name = function.__name__.strip("_")
         self.run_options = {option.name: option for option in run_options}
         self.arguments: list[Option] = []
@@ -87,7 +97,9 @@ class Command:
         values = self.parse(arguments)
         given = {name: values.pop(name) for name in list(values) if name in self.run_options or "." in name}
         if values.pop("help", False):
-            print(self.help(given, values.get("config"), bool(values.get("allow_code"))), end="")
+            action = values.get(self.arguments[0].name) if self.uses else None
+            shown = self.uses.get(action) if isinstance(action, str) else None
+            print(self.help(given, values.get("config"), bool(values.get("allow_code")), shown), end="")
             return 0
         for option in (*self.arguments, *self.options):
             shown = option.name.upper() if option in self.arguments else _flags(option)[0]
@@ -129,10 +141,24 @@ class Command:
             return ComityError(f"{whole} has no options of its own, got {name}")
         if self.run_options and (hint := advice(name, flags, given)):
             return ComityError(f"unknown option {name!r}; {hint}")
-        return unknown("option", name, [*flags, "--help"])
+        inner = {} if dot else self._component_flags(given)
+        return unknown("option", name, [*flags, "--help"], short=inner)
 
-    def help(self, given: Entries | None = None, config: str | None = None, allow_code: bool = False) -> str:
-        """The help page of this command; if components were chosen, a page with their options only."""
+    def _component_flags(self, given: Entries) -> dict[str, str]:
+        """Options of the chosen components by their short names: ``--partition.alpha`` by ``--alpha``."""
+        kinds = [kind for kind in COMPONENTS if kind in self.run_options]
+        return {
+            f"--{option}": f"--{kind}.{option}" for kind, each in components(given, kinds) for option in each.options
+        }
+
+    def help(
+        self,
+        given: Entries | None = None,
+        config: str | None = None,
+        allow_code: bool = False,
+        shown: Collection[str] | None = None,
+    ) -> str:
+        """The help page, with all options of a run or those ``shown``; only their options if components were chosen."""
         entries = ConfigFile(config=Path(config) if config else None, allow_code=allow_code).entries(given or {})
         kinds = [kind for kind in COMPONENTS if kind in self.run_options]
         chosen = [kind for kind in kinds if kind in map(owner, entries)]
@@ -140,11 +166,16 @@ class Command:
             page = _page(self.usage, "", f"comity {self.name} --help shows all other options")
             _add_components(page, components(entries, chosen))
             return page.format_help()
-        defaults = components({}, [kind for kind in kinds if kind != "guard"])  # a run has none by default
-        return self._parser([(kind, each) for kind, each in defaults if each.options]).format_help()
+        kinds_shown = [kind for kind in kinds if kind != "guard"]  # a run has none by default
+        defaults = components({"rule": self.run_options["rule"].default} if "rule" in kinds else {}, kinds_shown)
+        listed = [(kind, each) for kind, each in defaults if each.options and (shown is None or kind in shown)]
+        return self._parser(listed, shown).format_help()
 
-    def _parser(self, shown: Iterable[tuple[str, Description]] = ()) -> argparse.ArgumentParser:
-        """The parser of the command; a help page also lists the options of the ``shown`` components."""
+    def _parser(
+        self, components: Iterable[tuple[str, Description]] = (), shown: Collection[str] | None = None
+    ) -> argparse.ArgumentParser:
+        """The parser; a help page also lists the options of ``components``, and of a run only ``shown``."""
+        run_options = [each for name, each in self.run_options.items() if shown is None or name in shown]
         examples = "\n".join(["examples:", *(f"  {example}" for example in self.examples)])
         parser = _page(self.usage, "\n\n".join(self.description), examples)
         parser._negative_number_matcher = re.compile(r"^-(\d|\.\d|inf|nan)")  # argparse's own does not accept -1e-3
@@ -153,11 +184,11 @@ class Command:
             nargs = "*" if get_origin(option.type) is tuple else "?"
             about: dict[str, Any] = {"metavar": _placeholder(option), "help": _explained(option)}
             group.add_argument(option.name, nargs=nargs, default=argparse.SUPPRESS, **about)
-        for title, several in groupby(self.run_options.values(), lambda option: option.section):
+        for title, several in groupby(run_options, lambda option: option.section):
             group = parser.add_argument_group(title)
             for option in several:
                 _add(group, option, _flags(option), argparse.BooleanOptionalAction)
-        _add_components(parser, shown)
+        _add_components(parser, components)
         group = parser.add_argument_group("other options" if self.run_options else "options")
         for option in self.options:
             _add(group, option, _flags(option), "store_true")

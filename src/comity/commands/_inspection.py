@@ -16,8 +16,8 @@ LONGEST = 34  # letters per name
 
 MEANING = (
     "Gains are to first order: 100 % is the gain of a client from its own update; below 0 its loss increases. For "
-    "comparison, each rule's step is scaled to the length of the mean's. Own step: its unscaled length as a multiple of "
-    "the mean's, and the gain."
+    "comparison, each rule's step is scaled to the length of the mean's. Own step: its unscaled length as a multiple "
+    "of the mean's, and the gain."
 )
 
 

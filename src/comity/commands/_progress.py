@@ -107,7 +107,7 @@ def summary(console: Console, run: Run) -> None:
     if (rows := ClientTable.of_result("", result, clients)) is not None:
         console.print(rows)
         console.print()
-    console.print(_table(result, escape(f"{run.title}, round {result.last.round}, {EVALUATED[run.site.moment]}")))
+    console.print(_table(result, escape(f"{run.title}, round {result.last.round}, {EVALUATED[run.site.eval_point]}")))
     if caveat:
         console.print(f"[yellow]{escape(caveat)}[/]")
     if result.newcomers is not None:

@@ -52,4 +52,4 @@ def flower(
     return 0
 
 
-COMMAND = Command(flower, RUN_OPTIONS, order=8)
+COMMAND = Command(flower, RUN_OPTIONS, order=8, uses={"keys": ("clients",)})

@@ -6,7 +6,7 @@ from comity._datasets import whereabouts
 from comity._errors import ComityError
 from comity._labels import slug
 from comity.commands._command import RUN_OPTIONS, Command, ConfigFile
-from comity.config import AUTO, Config, Entries, Overlay, code_in, refuse_code
+from comity.config import AUTO, Config, Entries, Overlay, code_in, reject_code
 
 
 def run(file: ConfigFile, *, given: Entries, resume: bool = False, overwrite: bool = False, quiet: bool = False) -> int:
@@ -77,7 +77,7 @@ def _resumed(entries: Entries, allow_code: bool) -> Config:
         raise ComityError(f"--resume: {folder} holds no run to resume")
     options = RunFolder(folder).options()
     if not allow_code:
-        refuse_code(options, str(folder))
+        reject_code(options, str(folder))
     before = Config.of(options)
     config = Config.of(Overlay(before.plain(), entries, {"out": folder}))
     if different := before.differences(config):

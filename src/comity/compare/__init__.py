@@ -32,7 +32,7 @@ from comity.compare.harm import STATES, ClientPairs, ClientRow, Paired, by_clien
 from comity.compare.statistics import Difference, Spread, holm
 from comity.compare.study import LoadedStudy, NoRun, load
 from comity.compare.overview import RunRow, overview
-from comity.compare.table import Line, Table
+from comity.compare.table import Table, TableRow
 from comity.compare.verdict import Advice, Verdict, interval, points
 
 __all__ = [
@@ -48,7 +48,7 @@ __all__ = [
     "benchmark_studies", "clients_of", "critical_difference", "friedman", "mean_ranks", "ranks", "read_results",
     "results_csv", "results_of",
     # the table
-    "ACCURACY", "COLUMNS", "CONFLICT", "DIFFERENCE", "DifferenceColumn", "Entry", "GAIN", "Line", "Table", "WORST",
+    "ACCURACY", "COLUMNS", "CONFLICT", "DIFFERENCE", "DifferenceColumn", "Entry", "GAIN", "Table", "TableRow", "WORST",
 ]
 # isort: on
 # fmt: on

@@ -40,15 +40,15 @@ ALWAYS_SHOWN = (GAIN.name, CLIENTS.name)  # columns that even a narrow terminal 
 
 
 @dataclass(frozen=True)
-class Line:
+class TableRow:
     """One configuration: a method with one rule."""
 
     method: str
     rule: str  # empty if no rule can be chosen: for Local, and for methods with their own rule
     seeds: list[int]
     entries: dict[str, Entry]  # by column
-    options: Flat = field(default_factory=dict)  # options of method and rule that differ from other lines
-    under: bool = False  # whether this line is shown below the same method with its base
+    options: Flat = field(default_factory=dict)  # options of method and rule that differ from other rows
+    under: bool = False  # whether this row is shown below the same method with its base
     remark: str = ""  # “2 of 3 seeds”
     cell: Cell | None = None
     """``None`` for a reference: the majority class, the repeated local baseline, two local models mixed."""
@@ -64,7 +64,7 @@ class Line:
 
     @property
     def name(self) -> str:
-        """The label in a table in which lines of the same method follow each other."""
+        """The label in a table in which rows of the same method follow each other."""
         name = f"+ {self.rule}" if self.under else self.method if self.rule == MEAN else self.label
         return f"{name} ({self.remark})" if self.remark else name
 
@@ -74,11 +74,11 @@ class Line:
 
 @dataclass(frozen=True)
 class Block:
-    """Lines under the same conditions; ``options`` are those that differ from other blocks."""
+    """Rows under the same conditions; ``options`` are those that differ from other blocks."""
 
     setting: Setting
     options: Flat
-    lines: list[Line]
+    rows: list[TableRow]
 
     @property
     def title(self) -> str:
@@ -103,11 +103,11 @@ class Table:
             changed[WORST.name] = replace(WORST, unit="")
         columns = tuple(changed.get(column.name, column) for column in columns_of(study.runs))
         columns = tuple(sorted(columns, key=lambda column: column.name not in [each.name for each in deciding]))
-        made = [Block(s, study.varying.of(s.options), _lines(s, study, columns)) for s in study.settings]
-        blocks = [block for block in made if block.lines]
-        lines = [line for block in blocks for line in block.lines]
+        made = [Block(s, study.varying.of(s.options), _rows(s, study, columns)) for s in study.settings]
+        blocks = [block for block in made if block.rows]
+        rows = [row for block in blocks for row in block.rows]
         kept = {each.name for each in deciding}
-        kept |= {column.name for column in columns if any(line.entries[column.name] != NOTHING for line in lines)}
+        kept |= {column.name for column in columns if any(row.entries[column.name] != NOTHING for row in rows)}
         used = [column for column in columns if column.name in kept]
         shown = [column for column in used if column.shown == "always"]
         for column in shown[MOST_COLUMNS - 1 :]:
@@ -133,11 +133,11 @@ class Table:
             names = ", ".join(one_line(trainer, 40) for trainer in sorted(trainers))
             remarks.append(f"Runs used different trainers: {names}; last digits may differ.")
         remarks += [f"A damaged run is not in the table: {what}" for what in study.damaged.values()]
-        return cls(blocks, tuple(used), _legend(study, lines), remarks, [column.name for column in deciding])
+        return cls(blocks, tuple(used), _legend(study, rows), remarks, [column.name for column in deciding])
 
     @property
-    def lines(self) -> list[Line]:
-        return [line for block in self.blocks for line in block.lines]
+    def rows(self) -> list[TableRow]:
+        return [row for block in self.blocks for row in block.rows]
 
     @property
     def notes(self) -> list[str]:
@@ -174,27 +174,27 @@ class Table:
     # Output formats; the report's templates contain that of the page.
 
     def csv(self) -> str:
-        """One CSV row per line, in full precision."""
-        rows = [(block.options | line.options, line) for block in self.blocks for line in block.lines]
+        """One CSV row per row of the table, in full precision."""
+        rows = [(block.options | row.options, row) for block in self.blocks for row in block.rows]
         keys = list(dict.fromkeys(key for options, _ in rows for key in options))
         names = [f"{column.name} {part}".rstrip() for column in self.columns for part in ("", *column.parts)]
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([*keys, "method", "rule", "seeds", *names])
-        for options, line in rows:
-            row: list[Any] = [show(options[key]) if key in options else "" for key in keys]
-            row += [line.method, line.rule, " ".join(map(str, line.seeds))]
+        for options, row in rows:
+            cells: list[Any] = [show(options[key]) if key in options else "" for key in keys]
+            cells += [row.method, row.rule, " ".join(map(str, row.seeds))]
             for column in self.columns:
-                entry = line.entries[column.name]
-                row += [entry.value, *(entry.parts or [None] * len(column.parts))]
-            writer.writerow(map(csv_cell, row))
+                entry = row.entries[column.name]
+                cells += [entry.value, *(entry.parts or [None] * len(column.parts))]
+            writer.writerow(map(csv_cell, cells))
         return text.getvalue()
 
     def markdown(self) -> str:
         parts = []
         for block in self.blocks:
-            rows = [self._headings(), *(line.texts(self.shown) for line in block.lines)]
-            escaped = [" | ".join(map(markdown_cell, row)) for row in rows]
+            rows = [self._headings(), *(row.texts(self.shown) for row in block.rows)]
+            escaped = [" | ".join(map(markdown_cell, texts)) for texts in rows]
             ruler = " | ".join(["---", *["---:"] * len(self.shown)])
             lines = [f"| {row} |" for row in (escaped[0], ruler, *escaped[1:])]
             parts.append("\n".join(([f"**{markdown_cell(block.title)}**", ""] if block.title else []) + lines))
@@ -204,7 +204,7 @@ class Table:
         return ["", *(column.heading for column in self.shown)]
 
     def _repr_html_(self) -> str:
-        blocks = ((block.title, [line.texts(self.shown) for line in block.lines]) for block in self.blocks)
+        blocks = ((block.title, [row.texts(self.shown) for row in block.rows]) for block in self.blocks)
         tables = [html_table(self._headings(), rows, title) for title, rows in blocks]
         return "".join([*tables, *(f"<p><small>{html.escape(note)}</small></p>" for note in self.notes)])
 
@@ -221,9 +221,9 @@ class Table:
             lines.append("\\midrule")
             if block.title:
                 lines.append(f"\\multicolumn{{{len(headings)}}}{{l}}{{\\emph{{{_latex(block.title)}}}}} \\\\")
-            for line in block.lines:
-                name, *texts = map(_latex, line.texts(self.shown))
-                lines.append(" & ".join([f"\\quad {name}" if line.under else name, *texts]) + " \\\\")
+            for row in block.rows:
+                name, *texts = map(_latex, row.texts(self.shown))
+                lines.append(" & ".join([f"\\quad {name}" if row.under else name, *texts]) + " \\\\")
         return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
 
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
@@ -249,20 +249,20 @@ class Table:
             yield Text(f"Hidden, because the terminal is too narrow: {', '.join(dropped)}.", style="dim")
 
 
-def _lines(setting: Setting, study: LoadedStudy, columns: Sequence[Column[Any]]) -> list[Line]:
+def _rows(setting: Setting, study: LoadedStudy, columns: Sequence[Column[Any]]) -> list[TableRow]:
     cells = [cell for cell in setting.cells if cell.finished]
     most = max((len(cell.finished) for cell in study.cells), default=0)
     column = VALUES[setting.deciding]
     values = [cell.value.mean for cell in cells if cell.value and not cell.local]
     best = (min if setting.metric.better == "lower" else max)(values, default=math.nan)
-    lines = []
+    rows = []
     for cell in cells:
         entries = {column.name: column.entry(cell) for column in columns}
         if not cell.local and cell.value and cell.value.mean == best:
             entries[column.name] = replace(entries[column.name], mark="best")
         seeds = [run.seed for run in cell.finished]
-        lines.append(
-            Line(
+        rows.append(
+            TableRow(
                 cell.method_label,
                 cell.rule_label,
                 seeds,
@@ -273,22 +273,22 @@ def _lines(setting: Setting, study: LoadedStudy, columns: Sequence[Column[Any]])
                 cell=cell,
             )
         )
-    local = sum(line.local for line in lines)
-    return [*lines[:local], *_references(setting, columns, any(cell.guarded for cell in cells)), *lines[local:]]
+    local = sum(row.local for row in rows)
+    return [*rows[:local], *_references(setting, columns, any(cell.guarded for cell in cells)), *rows[local:]]
 
 
-def _references(setting: Setting, columns: Sequence[Column[Any]], guarded: bool) -> list[Line]:
+def _references(setting: Setting, columns: Sequence[Column[Any]], guarded: bool) -> list[TableRow]:
     """Reference rows beside local training: the majority class, training luck, and the effect of mixing."""
     metric, column = setting.metric, VALUES[setting.deciding]
     local = setting.local
     repeated = [run for run in setting.repeated.values() if run.finished]
-    rows: list[tuple[str, list[LoadedRun], str, Mapping[Any, Evidence]]] = [
+    references: list[tuple[str, list[LoadedRun], str, Mapping[Any, Evidence]]] = [
         (MAJORITY.label, local.finished if local else [], MAJORITY.key, {}),
         (f"{LOCAL}, repeated", repeated, metric.key, setting.control),
         (MIXED.label, repeated if guarded else [], MIXED.key, setting.mixed),
     ]
-    lines = []
-    for name, runs, key, evidence in rows:
+    rows = []
+    for name, runs, key, evidence in references:
         values = Spread.of({run.seed: metric.points * run.metric(key) for run in runs})
         if values is None:
             continue
@@ -296,8 +296,8 @@ def _references(setting: Setting, columns: Sequence[Column[Any]], guarded: bool)
         if evidence:
             mean = mean_gain(evidence, training_luck(setting.control, evidence))
             entries[GAIN.name] = GAIN.by(metric).show(Difference.of(mean, metric.points, len(runs)))
-        lines.append(Line(name, "", sorted(values.by_seed), entries))
-    return lines
+        rows.append(TableRow(name, "", sorted(values.by_seed), entries))
+    return rows
 
 
 def _choices(option: str, searches: Sequence[Tuned]) -> list[str]:
@@ -307,16 +307,17 @@ def _choices(option: str, searches: Sequence[Tuned]) -> list[str]:
     more = ""
     if len(searches) > MOST_LISTED:
         counts = Counter(search.chosen for search in searches).most_common()
-        each, more = [f"{value} for {counted(count, 'line')}" for value, count in counts], f"; {TUNING} has each"
-        ends = [f"{len(ends)} of {len(searches)} lines"] if ends else []
+        each = [f"{value} for {counted(count, 'configuration')}" for value, count in counts]
+        more = f"; {TUNING} has each"
+        ends = [f"{len(ends)} of {len(searches)} configurations"] if ends else []
     words = [f"{option} was chosen by validation: {', '.join(each)}{more}."]
     return words + ([f"A better {option} may lie beyond those that were tried for {listed(ends)}."] if ends else [])
 
 
-def _legend(study: LoadedStudy, lines: list[Line]) -> list[str]:
-    if not lines:
+def _legend(study: LoadedStudy, rows: list[TableRow]) -> list[str]:
+    if not rows:
         return []
-    seeds = sorted({seed for line in lines for seed in line.seeds})
+    seeds = sorted({seed for row in rows for seed in row.seeds})
     settings = study.settings
     metrics = listed(dict.fromkeys(setting.metric.label for setting in settings))
     margins = {(setting.metric.points * setting.margin, setting.metric.unit == "%") for setting in settings}
@@ -370,13 +371,13 @@ def _rich_table(block: Block, columns: Sequence[Column[Any]]) -> "RichTable":
     drawn.add_column("", overflow="fold")  # a name on two lines rather than a number that is cut off
     for column in columns:
         heading = column.heading.replace(" /", "\N{NO-BREAK SPACE}/")
-        entries = (str(line.entries[column.name]) for line in block.lines)
+        entries = (str(row.entries[column.name]) for row in block.rows)
         width = max(map(len, (*entries, *heading.split(" "))))
         wrapped = "\n".join(wrap(heading, width)).replace("\N{NO-BREAK SPACE}", " ")
         drawn.add_column(Text(wrapped), justify="right", no_wrap=True)
-    for i, line in enumerate(block.lines):
-        texts = [Text(str(e), style=_STYLES.get(e.mark, "")) for e in (line.entries[c.name] for c in columns)]
-        following = block.lines[i + 1] if i + 1 < len(block.lines) else None
+    for i, row in enumerate(block.rows):
+        texts = [Text(str(e), style=_STYLES.get(e.mark, "")) for e in (row.entries[c.name] for c in columns)]
+        following = block.rows[i + 1] if i + 1 < len(block.rows) else None
         last = following is None or not (following.under or following.cell is None)
-        drawn.add_row(Text(f"  {line.name}" if line.under else line.name), *texts, end_section=last)
+        drawn.add_row(Text(f"  {row.name}" if row.under else row.name), *texts, end_section=last)
     return drawn

@@ -219,7 +219,8 @@ def federate(
         notes=dataset.notes,
         tests_drawn=tests_drawn,
         folds=folds,
-        warnings=dataset.warnings + ((f"There is only one client ({names[0]}), so there is no federation to join.",) * (clients == 1)),
+        warnings=dataset.warnings
+        + ((f"There is only one client ({names[0]}), so there is no federation to join.",) * (clients == 1)),
         known_uneven=not drawn_anew and dataset.uneven(by_client=isinstance(partition, Natural)),
         preprocessing=None if any(share.transform for share in shares) else prepare,
     )

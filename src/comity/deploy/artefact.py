@@ -23,7 +23,7 @@ from comity._errors import ComityError, one_line
 from comity._memory import installed, show_bytes
 from comity._random import numpy_generator
 from comity._write import atomically, write_text
-from comity.config import code_in, refuse_code
+from comity.config import code_in, reject_code
 from comity.data import Preprocessing, Scaler, in_training_layout
 from comity.deploy.card import markdown
 from comity.deploy.records import FORMAT, ExpertInfo, Inputs, ModelInfo, Performance, Provenance, Version
@@ -199,7 +199,7 @@ def read_model(path: Path | str, *, allow_code: bool = False) -> Artefact:
         raise ComityError(f"{file} has the format {one_line(version, 20)}; this comity reads {FORMAT}{advice}")
     info = from_json(ModelInfo, content, str(file))
     if not allow_code:
-        refuse_code([{"model": info.model}, *({"method": each.method} for each in info.experts)], str(file))
+        reject_code([{"model": info.model}, *({"method": each.method} for each in info.experts)], str(file))
     try:
         return _checked(info, folder / TENSORS)
     except ComityError:

@@ -83,7 +83,7 @@ class Client:
         return generator(self.seed, purpose, self.verb, self.round, self.id)
 
     def batches(self, epochs: float | None = None, split: Split | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """Shuffled batches, in the same order each time in a round, so that two trainings differ by what they do alone.
+        """Shuffled batches, in the same order each time within a round, so that two trainings see the same batches.
 
         A last batch of one sample is left out when it is not the only one: BatchNorm needs two.
         """

@@ -148,16 +148,16 @@ class Judgement:
 
 
 def judged_model(
-    client: Client, method: Method[Any, Any], received: Question, moment: Literal["received", "fitted"]
+    client: Client, method: Method[Any, Any], received: Question, eval_point: Literal["received", "fitted"]
 ) -> Tensor:
     """The federated model that counts as the client's own. One that never fitted is judged as received."""
-    fitted = client.engine_keep.get("fitted") if moment == "fitted" else None
+    fitted = client.engine_keep.get("fitted") if eval_point == "fitted" else None
     return method.personal(client, received) if fitted is None else fitted
 
 
 def evaluate(site: "Site", client: Client, received: Question) -> Payload:
     """All scores of one client. With ``received.general`` also S-acc and G-acc, which need other clients' tests."""
-    model = judged_model(client, site.method, received, site.moment)
+    model = judged_model(client, site.method, received, site.eval_point)
     common = site.method.general(client, received)
     if common is not None and (common is model or torch.equal(common, model)):
         common = model
@@ -281,11 +281,11 @@ def export_verb(message: type[Question]) -> Verb:
 def _export(call: Call) -> tuple[Payload, ClientState]:
     client = call.client("evaluate")
     before = client.snapshot()
-    return Export(model=judged_model(client, call.site.method, call.received, call.site.moment)), before
+    return Export(model=judged_model(client, call.site.method, call.received, call.site.eval_point)), before
 
 
 def loss_as_received(site: "Site", client: Client, received: Payload, split: Split) -> float:
-    """The loss of the model as received: of the one for everybody, or the client's own if there is none."""
+    """The loss of the received model: the common model, or the client's own if the method has none."""
     before = client.snapshot()
     common = site.method.general(client, received)
     client.model.write(site.method.personal(client, received) if common is None else common)

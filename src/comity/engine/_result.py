@@ -64,9 +64,9 @@ def result_of(run: "Run") -> Result:
 
 
 def _diverged(run: "Run") -> list[int]:
-    refused = {cid for cid, why in run.records[-1].failed.items() if "finite" in why}
+    rejected = {cid for cid, why in run.records[-1].failed.items() if "finite" in why}
     infinite = {cid for cid, loss in by_client(run.columns, LOSS.key).items() if not math.isfinite(loss)}
-    return sorted((refused | infinite) - set(run.excluded))
+    return sorted((rejected | infinite) - set(run.excluded))
 
 
 def accuracy_drops(before: dict[int, float], columns: Columns) -> dict[int, float]:

@@ -335,7 +335,7 @@ def open_folder(run: Run, folder: RunFolder, resume: bool, overwrite: bool) -> l
         title=run.title,
         key=run.config.key,
         own_rule=run.own_rule,
-        moment=run.site.moment,
+        eval_point=run.site.eval_point,
         data=run.federation.fingerprint,
         id=run.id,
         trainer=trainer,

@@ -45,7 +45,7 @@ class Site:
     ) -> None:
         self.config, self.federation, self.method, self.extensions = config, federation, method, tuple(extensions)
         self.training, self.seed, self.device = Training.of(config), config.seed_for_training, config.device
-        self.moment = config.moment or method.moment
+        self.eval_point = config.eval_point or method.eval_point
         self.metrics = metrics_of(extensions)
         self.metric = config.metric or ACCURACY
         """Name of the metric that decides."""
@@ -193,6 +193,6 @@ def _fit(call: Call) -> tuple[Payload, ClientState]:
     reply.train_loss = client.train_loss
     for extension in site.extensions:
         reply = extension.after_fit(site, client, received, reply)
-    if site.moment == "fitted":
+    if site.eval_point == "fitted":
         client.engine_keep["fitted"] = call.model.read()
     return reply, client.state()

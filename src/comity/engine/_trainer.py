@@ -40,9 +40,9 @@ class TrainingRequest:
     pull_apart: bool = False
     """Whether the pull is a step of its own beside the optimiser's; plain SGD makes the same of both."""
     loss: Callable[[Tensor, Tensor], Tensor] | None = None
-    """In place of the cross-entropy; for autograd alone."""
+    """In place of the cross-entropy; only for autograd."""
     on_features: FeatureLoss | None = None
-    """Added to the cross-entropy; for autograd alone."""
+    """Added to the cross-entropy; only for autograd."""
 
     @property
     def step(self) -> Step:

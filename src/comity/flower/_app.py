@@ -19,7 +19,7 @@ from comity import __version__
 from comity._errors import ComityError
 from comity._options import options
 from comity._write import write_text
-from comity.config import ACCURACY, CLIENTS, COMPONENTS, Config, Overlay, code_in, refuse_code
+from comity.config import ACCURACY, CLIENTS, COMPONENTS, Config, Overlay, code_in, reject_code
 from comity.data import MIN_COUNT, SITES, Schema, schema_text
 from comity.engine import RunPlan
 from comity.flower._own import SCHEMA, Tables
@@ -36,7 +36,7 @@ def config_of(entries: Mapping[str, Any], *, allow_code: bool = False) -> Config
     """Config from ``{"rounds": 5, "rule.name": "ConFREE", "rule.c": 0.4}``; ``allow_code`` as in ``read_yaml``."""
     ours = {key.removesuffix(".name"): value for key, value in entries.items() if not key.startswith(f"{OURS}.")}
     if not allow_code:
-        refuse_code(ours, "the app's configuration")
+        reject_code(ours, "the app's configuration")
     if ours.get("device", "auto") == "auto":
         ours["device"] = "cpu"  # all must have the same configuration; a node may still choose its own device
     missing = {kind for kind in COMPONENTS if ours.get(kind) == "none"}

@@ -70,7 +70,7 @@ class Keep:
             raise ComityError("this question is late: a newer one was answered before it")
         mine = [label for label in kept if label.run == place.run]
         if self.one_way and mine and not place.follows(*max(mine)[:2]):
-            raise ComityError("updates are masked in this run: no question is answered twice, so the run cannot go back")
+            raise ComityError("updates are masked in this run: a question is answered only once, so it cannot go back")
         if found := [label for label in kept if place.follows(label.start, label.step)]:
             return kept[max(found)].state
         if any(place.follows(*each.first[:2]) for each in kept.values()):

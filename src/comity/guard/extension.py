@@ -97,7 +97,7 @@ class Guarding(Extension):
         """
         site, client = call.site, call.client("evaluate")
         before = client.snapshot()
-        model = judged_model(client, site.method, call.received, site.moment)
+        model = judged_model(client, site.method, call.received, site.eval_point)
         weights, bound = self.weights(site, client, model, site.method.general(client, call.received))
         before.engine["guard"] = weights
         if bound is not None:

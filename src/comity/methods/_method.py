@@ -63,7 +63,7 @@ class Method(Generic[M, R]):
         check(self, "method")
 
     @property
-    def moment(self) -> Literal["received", "fitted"]:
+    def eval_point(self) -> Literal["received", "fitted"]:
         """Evaluation point: with the newest shared part before fitting ("received"), or after fitting ("fitted").
 
         A method that leaves the choice to the user has the option ``personal_model``, with "post_local" as one value.

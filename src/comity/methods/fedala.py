@@ -32,8 +32,8 @@ class FedALA(Method):
         - W is trained on randomly drawn samples; public code uses a contiguous part of the data.
         - The first training of W ends after at most 100 passes, because at a large rate it can oscillate.
         - While W is trained, BatchNorm uses the received statistics.
-        - A client uses the mixture before local training, as in PFLlib. ``--moment fitted`` evaluates the model after
-          local training, which early in training can be far better, for example with a transformer.
+        - A client uses the mixture before local training, as in PFLlib. ``--eval-point fitted`` evaluates the model
+          after local training, which early in training can be far better, for example with a transformer.
         - W's steps grow with the square of θ_g − θ_i. If local training moves the model little, as with Adam, W stays
           near 1; a ``rate`` of 100 then helps.
 

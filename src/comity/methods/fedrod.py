@@ -57,9 +57,9 @@ class FedROD(ByParts):
     Departures:
         - Our choice: each batch makes one step for both losses, with the run's learning rate.
         - Our choice: h_i starts at 0.
-        - A client uses the newest global model with its own head, as in PFLlib. ``--moment fitted`` evaluates the model
-          after local training instead; there, h_i can lag behind the features, because the personal loss does not train
-          the body.
+        - A client uses the newest global model with its own head, as in PFLlib. ``--eval-point fitted`` evaluates the
+          model after local training instead; there, h_i can lag behind the features, because the personal loss does
+          not train the body.
 
     Options:
         head: personal head: a linear layer that the client keeps, or generated from its class frequencies by a shared

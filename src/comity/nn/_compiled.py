@@ -34,7 +34,7 @@ MOST_CHANNELS = 16
 """Of a convolution: with more, torch's own is the faster one, but for small batches by wide instructions."""
 SMALL_BATCH, WIDE = 32, 16  # samples, and numbers that an instruction takes (AVX-512)
 GRADIENT = Step(lr=-1.0, decay=-1.0)
-"""What this step makes of weights is their gradient: nothing is left of them."""
+"""What this step makes of weights is their gradient: the weights are cancelled."""
 FLAGS = ("-O3", "-march=native", "-shared", "-fPIC", "-lm")
 
 
@@ -105,7 +105,7 @@ def descend(
     order: Tensor,
     sizes: Sequence[int],
 ) -> float:
-    """A step on each batch: on so many of the samples in this order as ``sizes`` say. The sum of their mean losses."""
+    """Take a step on each batch of ``sizes``, with the samples in this ``order``; returns the sum of mean losses."""
     library = _library()
     assert library is not None
     if not sizes:
@@ -122,7 +122,7 @@ def descend(
 
 
 class CompiledGradients:
-    """``Gradients`` in C, for batches for which torch is not faster; the two differ by rounding alone."""
+    """``Gradients`` in C, for batches for which torch is not faster; the two differ only by rounding."""
 
     def __init__(self, module: nn.Module, layers: Layers, parts: Sequence[str]) -> None:
         self._module, self._chain, self._parts, self._most = module, layers, parts, _largest_batch(layers)

@@ -161,7 +161,7 @@ class Model:
             torch._foreach_copy_(views, shaped)
 
     def hold(self, vector: Tensor) -> None:
-        """``write`` of the whole, unless it is the vector that was held or read last and nothing was changed since."""
+        """``write`` the whole model, unless it is the vector that was held or read last and is unchanged since."""
         if self._holding() is not vector:
             self.write(vector)
             self.held = weakref.ref(vector), self._versions(vector)

@@ -41,7 +41,7 @@ REASONS = {
     "keys": "shown other keys than its own under its name",
     "ids": "sent client ids that are repeated, out of order or of another type",
     "cohort": "asked to mask without itself, or with clients whose keys it was never shown",
-    "stranger": "asked to mask with a client whose keys are not signed by the list for this round and model",
+    "unlisted": "asked to mask with a client whose keys are not signed by the list for this round and model",
     "few": "too few clients are left",
     "weights-form": "coefficients are not one finite float64 number per client",
     "weights-sign": "a coefficient is negative",

@@ -173,7 +173,7 @@ class Party:
         if not set(present) <= set(unpacked(kept["everyone"])):
             raise Rejected.because("cohort")
         if not set(present) <= set(unpacked(kept["members"])):
-            raise Rejected.because("stranger")
+            raise Rejected.because("unlisted")
         neighbours = self._neighbours()
         partners = {other: key for other, key in neighbours.items() if other in present}
         if 1 + len(partners) < threshold(1 + len(neighbours)):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from comity import metrics
 from comity._errors import ComityError, one_line
 from comity._options import options as declared
-from comity.config import ACCURACY, LOCAL, LOCAL_OPTIONS, Config, Overlay, refuse_code
+from comity.config import ACCURACY, LOCAL, LOCAL_OPTIONS, Config, Overlay, reject_code
 from comity.metrics import Metric
 from comity.results import check, schema
 from comity.results.check import Checks, DamagedRun
@@ -104,7 +104,7 @@ class LoadedRun:
     @cached_property
     def config(self) -> Config:
         """The configuration; an error if it names your own classes: use ``Config.load`` with ``allow_code``."""
-        refuse_code(self.options, str(self.path))
+        reject_code(self.options, str(self.path))
         return Config.of(self.options)
 
     @cached_property

@@ -106,7 +106,7 @@ class RunInfo(Fixed, kw_only=True, frozen=True, omit_defaults=True):
     """Hash of the options that affect results."""
     own_rule: bool
     """Whether the option ``rule`` has no effect: Local has no rule, and some methods bring their own."""
-    moment: Literal["received", "fitted"]
+    eval_point: Literal["received", "fitted"] = msgspec.field(name="moment")
     """Evaluation point: with the newest shared part (received), or after local training (fitted)."""
     data: str = ""
     """Fingerprint of samples and labels; empty in folders of earlier versions."""

@@ -204,7 +204,7 @@ def _failing(cells: Mapping[str, Config]) -> dict[str, str]:
     for key, cell in cells.items():
         try:
             runs.time_one_round(cell.with_(guard=None, workers=1))
-        except Exception as error:  # whatever it is, the other configurations go on
+        except Exception as error:  # whatever it is, the other configurations continue
             errors[key] = reason(error)
     if len(errors) == len(cells) and errors:
         raise ComityError(next(iter(errors.values())))

@@ -114,7 +114,7 @@ def infer_column(name: str, cells: Cells, marked: bool) -> Column | str:
     return Column("category", tuple(frequent), other=True, marked=marked)
 
 
-def marks_in_doubt(table: Mapping[str, Cells], schema: Schema) -> tuple[str, ...]:
+def ambiguous_marks(table: Mapping[str, Cells], schema: Schema) -> tuple[str, ...]:
     """Ask whether a blank marker is a value in text columns.
 
     It is not asked if the marker is in fewer than ``RARE`` rows, or also in a column of numbers, dates or booleans,

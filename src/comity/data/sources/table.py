@@ -14,7 +14,7 @@ from comity.data._dataset import Dataset
 from comity.data.schema import Cells, Encoded, Problem, Schema, is_blank
 from comity.data.schema_file import read_schema
 from comity.data.sources.columns import Columns, columns_of, read_columns
-from comity.data.sources.infer import client_names, for_others, infer_schema, marks_in_doubt
+from comity.data.sources.infer import ambiguous_marks, client_names, for_others, infer_schema
 from comity.data.sources.reading import Budget, array_bytes, reading
 
 TARGETS = ("target", "label", "outcome", "class", "diagnosis", "disease", "y")
@@ -42,7 +42,7 @@ def table_of(name: str, columns: Mapping[str, Cells], about: DataFiles, budget: 
             raise ComityError(f"data.text must be another column than those of target and client, got {text}")
         known = _with_values(f"data {name}", table, target, client)
         schema, questions = infer_schema(known, target, client, marked=about.missing == "marked", text=text)
-        questions += marks_in_doubt(table, schema)
+        questions += ambiguous_marks(table, schema)
         _require_columns(name, schema)
     else:
         schema, questions = _given_schema(about), ()
@@ -87,7 +87,7 @@ def site_schema(
     problems = _encoded(schema, known)[1] if schema.used else []
     if problems:
         raise ComityError(f"{path}: {_problem_text(known, problems[0])}")
-    return for_others(schema, known, all_categories=all_categories), questions + marks_in_doubt(table, schema)
+    return for_others(schema, known, all_categories=all_categories), questions + ambiguous_marks(table, schema)
 
 
 class Checked(NamedTuple):

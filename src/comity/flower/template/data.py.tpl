@@ -14,11 +14,11 @@ from comity.flower import OwnData
 def load(context: Context) -> ClientData:
     """This site's samples: x float32 (n, channels, height, width), y int64 (n,)."""
     kept = torch.load(str(context.node_config["data"]))  # flower-supernode --node-config "data='/srv/mine.pt' ..."
-    nothing = Split(kept["x"][:0], kept["y"][:0])
+    empty = Split(kept["x"][:0], kept["y"][:0])
     return ClientData(
         id=int(context.node_config["partition-id"]),
         train=Split(kept["x"], kept["y"]),
-        val=nothing,  # FEDORA and a few others need some
+        val=empty,  # FEDORA and a few others need some
         test=Split(kept["test_x"], kept["test_y"]),
     )
 

@@ -28,8 +28,8 @@ PLOTS.push({
     }
     const average = (key) => mean(rows.map((row) => row[key]).filter(known)),
       whole = { name: "mean of all clients", ...focus().mean, value: average("value"), local: average("local") };
-    const told = [...(focus().mean ? [whole] : []), ...rows.slice(0, state.all ? rows.length : MOST_ROWS)],
-      reach = told.flatMap((row) => [row.gain, row.low, row.high]),
+    const visible = [...(focus().mean ? [whole] : []), ...rows.slice(0, state.all ? rows.length : MOST_ROWS)],
+      reach = visible.flatMap((row) => [row.gain, row.low, row.high]),
       width = paper ? 120 : node.clientWidth < 620 ? node.clientWidth : Math.round(0.36 * node.clientWidth),
       x = linear(...roomy([0, -deciding().margin, ...reach], { air: 0.04 }), 6, width - 6);
     const labels = ["client", `${deciding().label}: local → joined`, `gain, ${gainUnit()}`, "95 % interval", "state"];
@@ -37,11 +37,11 @@ PLOTS.push({
     const table = tableOf(
       "clients",
       labels,
-      told.map((row) => clientRow(row, x, width)),
+      visible.map((row) => clientRow(row, x, width)),
       html("tfoot", { "aria-hidden": "true" }, axis),
     );
     node.replaceChildren(html("div", scrolling(this.title()), table), foldOf(rows.length));
-    const present = Object.entries(STATES).filter(([name]) => told.some((row) => row.state === name));
+    const present = Object.entries(STATES).filter(([name]) => visible.some((row) => row.state === name));
     return [
       ...present.map(([label, colour]) => ({ label, colour: themeNow()[colour], dot: true })),
       { label: `margin, ${inGain(-deciding().margin)}`, colour: themeNow().faint, dash: "2 3" },
@@ -125,7 +125,7 @@ PLOTS.push({
   draw(frame) {
     const { theme } = frame,
       gain = state.box === "gain" && anyGains(),
-      told = gain ? gainOf : inMetric;
+      asText = gain ? gainOf : inMetric;
     const clientsIn = (cell) =>
       clientsOf(cell)
         .map((row) => ({ row, value: gain ? row.gain : row.value, worse: row.state === "worse" }))
@@ -165,10 +165,10 @@ PLOTS.push({
       frame.tell(box, () => ({
         title: cell.label,
         rows: [
-          ["median", told(q2)],
-          ["middle half", `${told(q1)} to ${told(q3)}`],
-          ["lowest", told(sorted[0])],
-          ["highest", told(sorted[sorted.length - 1])],
+          ["median", asText(q2)],
+          ["middle half", `${asText(q1)} to ${asText(q3)}`],
+          ["lowest", asText(sorted[0])],
+          ["highest", asText(sorted[sorted.length - 1])],
           ["clients", String(sorted.length)],
         ],
       }));
@@ -177,7 +177,7 @@ PLOTS.push({
         const dot = frame.dot(x(value), y + up, clients.length > 200 ? 1.6 : 2.4, worse ? theme.harm : colour, {
           "fill-opacity": worse ? 0.85 : 0.55,
         });
-        frame.tell(dot, () => ({ title: client.name, rows: [[cell.label, told(value)]] }));
+        frame.tell(dot, () => ({ title: client.name, rows: [[cell.label, asText(value)]] }));
       });
       frame.line(x(q2), y - half, x(q2), y + half, theme.ink, { "stroke-width": 2.2 });
     });
