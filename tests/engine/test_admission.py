@@ -23,9 +23,7 @@ TAKEN = "taken"
 
 def refusal(verb: Verb, reply: Payload, good: Payload, sent: Payload = SENT) -> str:
     """Why one of four is rejected; the other three are always taken."""
-    questions, replies = dict.fromkeys(range(4), sent), {0: good, 1: good, 2: reply, 3: good}
-    taken, rejected = admit(verb, questions, replies)
-    assert admit(verb, questions, replies, threads=2) == (taken, rejected)
+    taken, rejected = admit(verb, dict.fromkeys(range(4), sent), {0: good, 1: good, 2: reply, 3: good})
     assert {0, 1, 3} == taken.keys() - {2}
     assert (2 in taken) != (2 in rejected)
     return rejected.get(2, TAKEN)

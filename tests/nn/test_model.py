@@ -54,16 +54,6 @@ def test_a_vector_is_held_until_something_changes() -> None:
     assert torch.equal(twin.read(), vector)
 
 
-def test_a_vector_that_was_read_is_held() -> None:
-    model = mlp()
-    vector, before = model.read(), model.tensors()[0]._version
-    model.hold(vector)
-    assert model.tensors()[0]._version == before  # nothing was written
-    model.write(-vector)
-    model.hold(vector)
-    assert torch.equal(model.read(), vector)
-
-
 def test_weights_are_read_and_written_where_they_are_now() -> None:
     model = mlp()
     vector, head = model.read(), model.net.get_submodule("head")

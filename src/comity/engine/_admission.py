@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from comity._errors import one_line
-from comity._threads import in_order
 from comity.engine._verbs import Verb
 from comity.methods import Payload, Reply
 from comity.rules import LONGEST_SQUARE
@@ -25,27 +24,19 @@ LARGEST_COUNT = 2**53
 
 
 def admit(
-    verb: Verb,
-    questions: Mapping[int, Payload],
-    replies: Mapping[int, Payload],
-    shared: Tensor | None = None,
-    threads: int = 1,
+    verb: Verb, questions: Mapping[int, Payload], replies: Mapping[int, Payload], shared: Tensor | None = None
 ) -> tuple[dict[int, Payload], dict[int, str]]:
     """Usable replies by client, in order, and reasons to reject the others, in words that follow "client 3".
 
     ``shared`` is the server's shared part: a reply's ``theta`` must have its type and shape.
     """
-
-    def judge(cid: int) -> str | None:
-        try:
-            return objection(verb, questions[cid], replies[cid], shared)
-        except Exception as error:  # untrusted input may raise anything; only this client fails
-            return f"sent what cannot be used: {type(error).__name__}: {error}"
-
     rejected: dict[int, str] = {}
     good: dict[int, Payload] = {}
-    cids = sorted(replies)
-    for cid, why in zip(cids, in_order(judge, cids, threads), strict=True):
+    for cid in sorted(replies):
+        try:
+            why = objection(verb, questions[cid], replies[cid], shared)
+        except Exception as error:  # untrusted input may raise anything; only this client fails
+            why = f"sent what cannot be used: {type(error).__name__}: {error}"
         if why is None:
             good[cid] = replies[cid]
         else:

@@ -18,9 +18,6 @@ from comity.engine._verbs import Verb
 from comity.methods import Payload
 from comity.nn import Model
 
-MANY_BYTES = 2**23
-"""Bytes of replies from which on several threads check them."""
-
 
 class Link(ABC):
     """Carries verbs to clients. ``failures`` has the clients without a usable answer to the last question, and why."""
@@ -59,8 +56,8 @@ class Link(ABC):
         replies = self.deliver(verb, questions, round)
         answers = {cid: replies[cid] for cid in sorted(replies) if cid not in lost}
         self.traffic[verb.name][0] += sum(question.bytes for question in questions.values())
-        self.traffic[verb.name][1] += (sent := sum(reply.bytes for reply in answers.values()))
-        admitted, rejected = admit(verb, questions, answers, shared, self.workers if sent >= MANY_BYTES else 1)
+        self.traffic[verb.name][1] += sum(reply.bytes for reply in answers.values())
+        admitted, rejected = admit(verb, questions, answers, shared)
         self.failures = {cid: brief(why) for cid, why in (self.failures | rejected).items()}
         return admitted
 

@@ -153,14 +153,9 @@ def outputs(model: "Model", x: Tensor) -> Tensor:
     """What the net makes of these samples."""
     library, program = _library(), _program(model.net, x.shape[1:])
     assert library is not None
-    layers, x, found = program.layers, program.samples(program.layers, x), torch.empty(len(x), program.layers[-1].C)
+    layers, x, found = program.layers, program.samples(x), torch.empty(len(x), program.layers[-1].C)
     library.comity_outputs(layers, len(layers), program.room(0), x.data_ptr(), len(x), found.data_ptr())
     return found
-
-
-def _is_interleaved(x: Tensor) -> bool:
-    """Whether these are images whose pixels lie one after another, each with several channels."""
-    return x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
 
 
 def _program(module: nn.Module, shape: Sequence[int], chain: Layers | None = None) -> "_Program":
@@ -219,12 +214,9 @@ class _Program:
             for name, tensor in tensors.items()
         )
 
-    def samples(self, layers: "ctypes.Array[_Layer]", x: Tensor) -> Tensor:
-        """As ``steps.c`` wants them: images in channels_last, also for flat layers, which copy each sample anyway."""
-        if layers[0].h:
-            return x.contiguous(memory_format=torch.channels_last)
-        layers[0].w = x.shape[1] if _is_interleaved(x) else 0
-        return x if layers[0].w else x.flatten(1).contiguous()
+    def samples(self, x: Tensor) -> Tensor:
+        """As ``steps.c`` wants them for this chain."""
+        return x.contiguous(memory_format=torch.channels_last) if self.layers[0].h else x.flatten(1).contiguous()
 
     def room(self, most: int) -> int:
         """Memory for activations and derivatives of batches of up to this size, kept from call to call."""
@@ -241,7 +233,7 @@ class _Program:
         """Steps of these layers, which are the program's own or a copy of them."""
         library = _library()
         assert library is not None
-        x, counts = self.samples(layers, x), (ctypes.c_int64 * len(sizes))(*sizes)
+        x, counts = self.samples(x), (ctypes.c_int64 * len(sizes))(*sizes)
         places = self.room(max(sizes)), x.data_ptr(), y.data_ptr(), order.data_ptr(), counts
         return float(library.comity_descend(layers, len(layers), *places, len(sizes), step.lr, step.rest))
 

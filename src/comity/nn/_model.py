@@ -63,8 +63,7 @@ class Model:
             raise ComityError(f"model {type(net).__name__} has parameters outside its submodules; put them in `body`")
         self._empty, self._compiled = empty, compiled
         self.held: tuple[weakref.ref[Tensor], list[tuple[int, int]]] | None = None
-        """What was held or read last, and torch's count of changes to it and to the network; steps in C forget it."""
-        self._views: dict[tuple[str, ...], tuple[list[Tensor], list[Tensor], list[int]]] = {}
+        """What ``hold`` wrote, and torch's count of changes to it and to the network; steps in C forget it."""
         self.net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         norms = [layer for layer in net.modules() if isinstance(layer, _BatchNorm) and local_norm]
         own = {id(tensor): tensor for layer in norms for tensor in layer.parameters()}
@@ -124,52 +123,25 @@ class Model:
     def size(self, *names: str) -> int:
         return sum(tensor.numel() for tensor in self.tensors(*names))
 
-    def _flat(self, *names: str) -> tuple[list[Tensor], list[Tensor], list[int]]:
-        """The tensors of these parts, views of them that are vectors where their memory allows it, and their lengths.
-
-        They are kept: with a small net, to make views takes longer than to copy its numbers.
-        """
-        parts = self.parts(*names)
-        kept = self._views.get(parts)
-        if kept is None or any(view.data_ptr() != tensor.data_ptr() for tensor, view in zip(*kept[:2], strict=True)):
-            tensors = self.tensors(*parts) if parts else []
-            views = [t.detach().view(-1) if t.is_contiguous() else t.detach() for t in tensors]
-            kept = self._views[parts] = tensors, views, [t.numel() for t in tensors]
-        return kept
-
     def read(self, *names: str) -> Tensor:
         """A copy of these parts as one vector."""
-        _, views, sizes = self._flat(*names)
-        if not views:
+        pieces = [tensor.detach().reshape(-1) for tensor in self.tensors(*names)]
+        if not pieces:
             return torch.empty(0)
-        lend = self._empty if views[0].dtype == torch.float32 else None
-        vectors = [view if view.ndim == 1 else view.reshape(-1) for view in views]
-        vector = torch.cat(vectors, out=None if lend is None else lend(sum(sizes)))
-        if not names and self._holding() is None:
-            self.held = weakref.ref(vector), self._versions(vector)
-        return vector
+        lend = self._empty if pieces[0].dtype == torch.float32 else None
+        return torch.cat(pieces, out=None if lend is None else lend(sum(map(len, pieces))))
 
     @torch.no_grad()
     def write(self, vector: Tensor, *names: str) -> None:
         """Put a vector of these parts into the network."""
-        _, views, sizes = self._flat(*names)
-        if vector.numel() != sum(sizes):
-            self.split(vector, *names)
-        if views:
-            pieces = vector.split_with_sizes(sizes)
-            shaped = [p if v.ndim == 1 else p.view(v.shape) for p, v in zip(pieces, views, strict=True)]
-            torch._foreach_copy_(views, shaped)
+        for tensor, piece in zip(self.tensors(*names), self.split(vector, *names), strict=True):
+            tensor.copy_(piece)
 
     def hold(self, vector: Tensor) -> None:
-        """``write`` the whole model, unless it is the vector that was held or read last and is unchanged since."""
-        if self._holding() is not vector:
+        """``write`` the whole model, unless it is the vector that was held last and is unchanged since."""
+        if self.held is None or self.held[0]() is not vector or self.held[1] != self._versions(vector):
             self.write(vector)
             self.held = weakref.ref(vector), self._versions(vector)
-
-    def _holding(self) -> Tensor | None:
-        """The vector that is known to be what the network holds."""
-        vector = None if self.held is None else self.held[0]()
-        return None if vector is None or self.held is None or self.held[1] != self._versions(vector) else vector
 
     def _versions(self, vector: Tensor) -> list[tuple[int, int]]:
         return [(id(tensor), tensor._version) for tensor in (vector, *self.tensors())]

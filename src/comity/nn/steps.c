@@ -28,8 +28,7 @@ typedef int32_t mask __attribute__((vector_size(4 * LANES)));
 enum { CONV, POOL, RELU, FLAT, LINEAR };
 
 /* One layer of the chain. Images have c channels of h x w before it and C of H x W after it; what is flat has c and C
-   numbers, and no h and H; w is then the number of channels if samples are images in channels_last, and 0 if they are flat.
-   A convolution's weights lie as (C, k, k, c), a linear layer's as (C, c). */
+   numbers, and no h and H. A convolution's weights lie as (C, k, k, c), a linear layer's as (C, c). */
 typedef struct {
     int64_t kind, c, h, w, C, H, W, k, pad, learns;
     const float *weight, *bias;
@@ -477,23 +476,15 @@ static double cross_entropy(const place_t *top, int64_t classes, const int64_t *
     return mean / batch;
 }
 
-/* A sample of a flat net from an image in channels_last. */
-static inline __attribute__((always_inline)) void planes(const float *restrict image, float *restrict flat, int64_t pixels, const int64_t channels) {
-    for (int64_t j = 0; j < pixels; j++)
-        for (int64_t c = 0; c < channels; c++) flat[c * pixels + j] = image[j * channels + c];
-}
-
 static void take(const float *samples, const int64_t *order, const layer_t *l, const place_t *to, int64_t batch) {
     for (int64_t b = 0; b < batch; b++) {
-        const float *from = samples + order[b] * l->c * (l->h ? l->h * l->w : 1);
-        float *at = to->x + b * to->stride;
-        if (l->h) {
+        if (!l->h) memcpy(to->x + b * to->stride, samples + order[b] * l->c, 4 * l->c);
+        else {
+            const float *from = samples + order[b] * l->h * l->w * l->c;
             for (int64_t y = 0; y < l->h; y++)
                 for (int64_t x = 0; x < l->w; x++)
                     for (int64_t c = 0; c < l->c; c++) to->x[(y * l->c + c) * to->stride + x * batch + b] = *from++;
-        } else if (l->w == 3) planes(from, at, l->c / 3, 3);
-        else if (l->w) planes(from, at, l->c / l->w, l->w);
-        else memcpy(at, from, 4 * l->c);
+        }
     }
 }
 
