@@ -1,6 +1,6 @@
 """A round here, by the usual eager loop, and what the machine could do at best: the same steps by each, in turn.
 
-    python benchmarks/round.py [--models cnn mlp lenet5 resnet10 vit-tiny] [--shape 3 32 32] [--repeats 5] [--processor]
+    python benchmarks/round.py [--models cnn mlp lenet5 resnet10 vit-tiny] [--shape 3 32 32] [--repeats 5]
 
 20 clients with 100 samples each (CIFAR-shaped by default), batches of 10, one epoch. The eager loop is a DataLoader,
 ``torch.optim.SGD`` and torch's own number of threads, one client after another, on the same net as it is usually
@@ -9,8 +9,7 @@ do without, at rates of all cores that are measured in the same run: the steps' 
 (torch.utils.flop_counter) at the rate of a 2048³ product, or, where that takes longer, reading and writing every weight
 in each step, and twice more to bring the model to a client and back, at the rate of scaling a vector as long as the
 model in place; and beside it the calls, one for each product of a layer (forward, by its weights, by its inputs), at
-the cost of the smallest product. ``--processor`` measures processor time of one worker and one thread, for machines
-that do other work. Other frameworks: benchmarks/peers.py.
+the cost of the smallest product. Other frameworks: benchmarks/peers.py.
 """
 
 import argparse
@@ -21,7 +20,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -38,7 +36,6 @@ from comity.nn._net import Net
 Shape = tuple[int, int, int]
 CIFAR, CLASSES, BATCH, LR = (3, 32, 32), 10, 10, 0.005
 CORES = os.cpu_count() or 1
-clock = time.perf_counter
 
 
 def federation(clients: int, samples: int, shape: Shape = CIFAR, tests: int = 30) -> Federation:
@@ -59,19 +56,10 @@ class Here:
     def __init__(self, data: Federation, model: str, method: str, workers: int = 0) -> None:
         options = {"model": model, "method": method, "lr": LR, "batch_size": BATCH, "workers": workers}
         _, self.server = RunPlan(Config(clients=len(data), reference="none", **options), data).build()
-        fit = self.server.fit
-
-        def timed(*arguments: Any) -> Any:
-            started = clock()
-            replies = fit(*arguments)
-            self.training = clock() - started
-            return replies
-
-        self.server.fit = timed  # type: ignore[method-assign]
 
     def round(self) -> None:
         torch.set_num_threads(1)
-        self.server.step()
+        self.training = self.server.step().seconds.train
 
 
 class Eager:
@@ -192,9 +180,9 @@ def a_call(times: int = 1000) -> float:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    started = clock()
+    started = time.perf_counter()
     work()
-    return clock() - started
+    return time.perf_counter() - started
 
 
 @dataclass
@@ -215,7 +203,7 @@ def compare(
     """Seconds a round of each, taken in turn, after one round of each that does not count."""
     data = federation(clients, samples, shape)
     floor = Floor.of(model, method, shape)
-    here = Here(data, model, method, workers=0 if CORES > 1 else 1)
+    here = Here(data, model, method)
     ways = {"here": here, "eager": Eager(data, model, method)}
     taken: dict[str, list[float]] = {"here": [], "training": [], "eager": [], "floor": []}
     for repeat in range(repeats + 1):
@@ -234,10 +222,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=["FedAvg", "FedRep"])
     parser.add_argument("--shape", type=int, nargs=3, default=CIFAR)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--processor", action="store_true")
     args = parser.parse_args()
-    if args.processor:
-        globals().update(CORES=1, clock=time.process_time)
     print(f"{CORES} cores, torch {torch.__version__}, {args.repeats} rounds of each: median (least–most) seconds\n")
     print("| model | method | here | of it training | eager loop | floor | eager ÷ here | floor ÷ training |")
     print("|---|---|---:|---:|---:|---:|---:|---:|")
