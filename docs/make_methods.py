@@ -33,8 +33,8 @@ and in public code. To write a method, follow the tutorial [A method of your own
 ## Overview
 
 - *shares*: the parts of the model that travel.
-- *rule acts on*: the parts that the rule combines. *Own rule*: the method brings its rule. *Nothing, own mixing*: the
-  method combines models without a rule.
+- *rule acts on*: the parts that the rule combines. *Own rule* in this column means that the method brings its rule, and
+  *nothing, own mixing* that it combines models without a rule.
 - *kept*: what a client keeps between rounds. *Down*, *up*: what it receives and sends per round. Unit: the size of the
   model, measured with an MLP of {size:,} parameters and {clients} clients. The model of kNN-Per includes its memory,
   which does not travel.

@@ -15,8 +15,9 @@ class FedRep(Method):
     under that head, b_i ← b_i − lr ∇_b f_i(b_i, h_i). The server combines the b_i.
 
     Departures:
-        - FedRep has no global model, but the FedPG supplement reports its accuracy. Its public code combines the
-          clients' whole models for this; so does ``share_head``. The rule then acts on the heads too.
+        - FedRep has no global model, but the FedPG supplement reports the accuracy of one. The public code of the
+          FedPG papers combines the clients' whole models for this; so does ``share_head``. The rule then acts on the
+          heads too.
 
     Options:
         head_epochs: epochs of the head before the body is trained; the paper takes 5 to 10, public code 1

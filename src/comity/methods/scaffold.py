@@ -26,12 +26,14 @@ class SCAFFOLD(Method[Control, ControlReply]):
     clients, so c stays the mean of all c_i. All control variates start at 0.
 
     Departures:
-        - c_i⁺ is the mean of the gradients. With plain SGD this equals option II. With momentum, weight decay or Adam,
-          option II's (theta − y)/(K lr) is no longer a mean gradient, so it is not used.
-        - Option I (the gradient of all samples at theta) is left out, because it costs another pass over the data.
+        - A client's new control variate is the mean of its gradients in the round. With plain SGD this equals the
+          paper's option II. With momentum, weight decay or Adam, option II does not give a mean gradient, so it is not
+          used.
+        - Option I (the gradient of all samples at the global model) is left out, because it costs another pass over the
+          data.
         - The paper's server learning rate is the run's --server-lr.
-        - The paper averages y without weights: give --rule.by uniform. Changes of c are never weighted, as in the
-          paper.
+        - The paper averages the clients' models without weights: give --rule.by uniform. Changes of control
+          variates are never weighted, as in the paper.
     """
 
     own_steps = True
