@@ -13,7 +13,10 @@ _TIME = "In time order within a client: a random split would flatter."
 
 _TABLE: dict[str, NaturalFederation] = {
     "air": NaturalFederation(
-        about="Beijing air: a day's pollutants and weather at a station; is tomorrow's mean PM2.5 above 75?",
+        about=(
+            "a day's pollutants and weather → is tomorrow's mean PM2.5 above 75?; a client is a Beijing "
+            "air-quality station"
+        ),
         file="air.csv",
         sha256="a3dcd36cf1d81be85424188e45364a09d2d537b9cfaa7869df624e39edc104de",
         clients=12,
@@ -38,7 +41,7 @@ _TABLE: dict[str, NaturalFederation] = {
         ),
     ),
     "amazon": NaturalFederation(
-        about="product reviews as counts of 2,000 words; negative or positive; a client is a department",
+        about="product review as counts of 2,000 words → negative or positive; a client is a department",
         file="amazon.npz",
         sha256="0265125a178afb011dc4daa982e54947982889b305cf1f5a2132dc0b92234b22",
         clients=4,
@@ -56,7 +59,10 @@ _TABLE: dict[str, NaturalFederation] = {
         traps="The names of the words are not known.",
     ),
     "covid": NaturalFederation(
-        about=("four weekly growth rates of a country's COVID-19 cases, deaths and level; do next week's cases rise?"),
+        about=(
+            "weekly growth of COVID-19 cases over four weeks, number of cases, number and growth of deaths "
+            "→ do next week's cases rise?; a client is a country"
+        ),
         file="covid.csv",
         sha256="a9de56dc8da4c0430c5c8f18b7e49cc9dcdaea873abef552dc8e1753cb2fc5e9",
         clients=149,
@@ -73,7 +79,7 @@ _TABLE: dict[str, NaturalFederation] = {
         traps="In time order within a client, and countries share the waves of the same weeks.",
     ),
     "digit_writers": NaturalFederation(
-        about="handwritten digits, 28×28 grey, 10 classes; a client is a writer (50 clerks, 50 pupils)",
+        about="handwritten digit, 28×28 grey → 10 classes; a client is a writer (50 clerks, 50 pupils)",
         file="digit_writers.npz",
         sha256="2edfe253fb90c770c498c1f081d6c20fe9213af5a23e95718e527f050e71990b",
         clients=100,
@@ -91,7 +97,10 @@ _TABLE: dict[str, NaturalFederation] = {
         ),
     ),
     "glucose": NaturalFederation(
-        about="a diabetes patient's last glucose readings and insulin doses; is the next reading above 150 mg/dL?",
+        about=(
+            "last glucose readings and insulin doses → is the next reading above 150 mg/dL?; a client is a "
+            "diabetes patient"
+        ),
         file="glucose.csv.gz",
         sha256="f21b70d454aa8c08645ee8865168283a63a054fb66635a3c8bd5166f9d70b054",
         clients=52,
@@ -108,7 +117,10 @@ _TABLE: dict[str, NaturalFederation] = {
         traps=_TIME,
     ),
     "ilea_schools": NaturalFederation(
-        about="a London pupil and school in 0/1 columns and two percentages; is the exam score (1 to 70) above 20?",
+        about=(
+            "pupil and school (categories as 0/1 columns, two percentages) → is the exam score (1 to 70) "
+            "above 20?; a client is a London school"
+        ),
         file="ilea_schools.csv.gz",
         sha256="17517f57d8ed6ae46add8da6a4125f2e33f1fa1fd865416b844ad2074737b310",
         clients=139,
@@ -125,7 +137,7 @@ _TABLE: dict[str, NaturalFederation] = {
         traps="Coarse features, so equal rows with different scores are natural.",
     ),
     "landmine": NaturalFederation(
-        about="9 radar features of a spot in a mine field; clutter or mine; a client is a field",
+        about="9 radar features of a spot → clutter or mine; a client is a mine field",
         file="landmine.csv",
         sha256="60f493dedc5668de4314b4c615eaf0e427085de51ec9bf0b5f421a7ae1bf71dd",
         clients=29,
@@ -138,7 +150,7 @@ _TABLE: dict[str, NaturalFederation] = {
         traps="The original has 6 % mines; here a third of the spots are mines.",
     ),
     "loans": NaturalFederation(
-        about="applicant, credit history and loan; is the interest rate above 12 %?; a client is a US state",
+        about="applicant, credit history and loan → is the interest rate above 12 %?; a client is a US state",
         file="loans.csv.gz",
         sha256="4434c783719d6b457f9bb157325cb8b40d4fe5b737619efd4e4ee9dcaf4fa827",
         clients=42,
@@ -153,7 +165,7 @@ _TABLE: dict[str, NaturalFederation] = {
         traps="Sizes are very uneven: 33 to 1,330 loans.",
     ),
     "office": NaturalFederation(
-        about="an object's photo as counts of 800 visual words (SURF), 10 objects; a client is a photo source",
+        about="photo of an object as counts of 800 visual words (SURF) → 10 objects; a client is a photo source",
         file="office.npz",
         sha256="2bbf578169f2c9096e000e8835ab988113b90445b81f2917ea79be13eafd41dc",
         clients=4,
@@ -169,7 +181,9 @@ _TABLE: dict[str, NaturalFederation] = {
         ),
     ),
     "parkinsons": NaturalFederation(
-        about="16 voice measures, age and sex of a Parkinson patient; the motor UPDRS score in bands of 5 points",
+        about=(
+            "16 voice measures, age and sex → motor UPDRS score in bands of 5 points; a client is a Parkinson patient"
+        ),
         file="parkinsons.csv",
         sha256="e2e57e5fcf66abcb60e2cac36e05f564c19b529ff716a5c1593761a1e2e099d4",
         clients=42,
@@ -192,7 +206,7 @@ _TABLE: dict[str, NaturalFederation] = {
         ),
     ),
     "pisa": NaturalFederation(
-        about="home background of a 15-year-old; is mathematics at level 3 or above?; a client is an OECD country",
+        about="home background of a 15-year-old → is mathematics at level 3 or above?; a client is an OECD country",
         file="pisa.csv",
         sha256="f4282ddd278a63d692307462f8e9ee574c06cef1ef2e9aff29f71bbe5be40f04",
         clients=38,
@@ -207,7 +221,7 @@ _TABLE: dict[str, NaturalFederation] = {
         ),
     ),
     "rain": NaturalFederation(
-        about="a day's weather at an Australian station; is there rain tomorrow?",
+        about="a day's weather → is there rain tomorrow?; a client is an Australian weather station",
         file="rain.csv.gz",
         sha256="8df5ba06cfed2f07a215523c336cf9b843055579b402a6f67f9d8002d1ed9ede",
         clients=44,
@@ -228,7 +242,7 @@ _TABLE: dict[str, NaturalFederation] = {
         traps="A fifth of the stations share a day. In time order within a client: a random split would flatter.",
     ),
     "shakespeare": NaturalFederation(
-        about="10 characters of a role's lines; the next character, 29 classes; a client is a role",
+        about="10 characters of a role's lines → the next character, 29 classes; a client is a role",
         file="shakespeare.npz",
         sha256="15a80f172156ab6dd16b038f484e96de3271b7ee07c6dd71248d050b3e4a80fc",
         clients=56,
@@ -245,7 +259,7 @@ _TABLE: dict[str, NaturalFederation] = {
         ),
     ),
     "skin": NaturalFederation(
-        about="age, sex and body site of a skin lesion (no image); benign or malignant; a client is a centre",
+        about="age, sex and body site of a skin lesion (no image) → benign or malignant; a client is a medical centre",
         file="skin.csv",
         sha256="ff00d03f0f4bf6a4df7f0c8c26132c3f9b79a94c7edcb3dfaa426f025ca17131",
         clients=6,
@@ -267,7 +281,7 @@ _TABLE: dict[str, NaturalFederation] = {
         ),
     ),
     "spoken_digits": NaturalFederation(
-        about="spoken digits, 24 mel bands × 24 time steps, 10 classes; a client is a speaker",
+        about="spoken digit, 24 mel bands × 24 time steps → 10 classes; a client is a speaker",
         file="spoken_digits.npz",
         sha256="7977f97c4079b70be96cf18e638ad437f4c13cf728029615f5adaad1e248de30",
         clients=60,
@@ -283,7 +297,10 @@ _TABLE: dict[str, NaturalFederation] = {
         ),
     ),
     "traffic": NaturalFederation(
-        about="speed at a Los Angeles road sensor over the last hour, time of day; is it above 60 mph in one hour?",
+        about=(
+            "speed over the last hour, time of day → is the speed above 60 mph in one hour?; a client is a "
+            "Los Angeles road sensor"
+        ),
         file="traffic.csv.gz",
         sha256="9ec0684dc46dce2fa22dacd2bd046163f4d56bd3bcdee87ebace6fa67f36ff00",
         clients=60,
@@ -301,7 +318,7 @@ _TABLE: dict[str, NaturalFederation] = {
         traps=f"One week only, with the weekend mostly in the middle third. {_TIME}",
     ),
     "vowels": NaturalFederation(
-        about="10 log-area ratios of a spoken vowel, 11 English vowels; a client is a speaker",
+        about="10 log-area ratios of a spoken vowel → 11 English vowels; a client is a speaker",
         file="vowels.csv",
         sha256="ed05c9e39245975ab3e7f178b16626319320900f984c0d788f2472210af00638",
         clients=15,
@@ -316,7 +333,7 @@ _TABLE: dict[str, NaturalFederation] = {
         ),
     ),
     "wisdm": NaturalFederation(
-        about="41 statistics of ten seconds of a phone's accelerometer, 6 activities; a client is a person",
+        about="41 statistics of ten seconds of a phone's accelerometer → 6 activities; a client is a person",
         file="wisdm.csv.gz",
         sha256="e061d62f06b9c615b2db50648f7dcd8b70623a0657dd45533a90e9dd50f26b19",
         clients=36,
@@ -332,7 +349,7 @@ _TABLE: dict[str, NaturalFederation] = {
         traps="One person has a single activity.",
     ),
     "youtube_spam": NaturalFederation(
-        about="the text of a comment; ham or spam; a client is a music video",
+        about="text of a comment → ham or spam; a client is a music video",
         file="youtube_spam.csv",
         sha256="86660ff231358816963c5813001703a7f1535c9d113f5a8b5935f4c82a9d23cc",
         clients=5,

@@ -113,7 +113,7 @@ def test_workers_resume_and_cache_give_the_same_bits(guarded: Options, tmp_path:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"method": "Local"}, "nothing to do for Local"),
+        ({"method": "Local"}, "has no effect on Local"),
         ({"reference": "none"}, "needs each client's own model"),
         ({"local_on": "train"}, "needs local_on all"),
         ({"guard": {"name": "certified", "delta": 1.0}}, "guard.delta must be above 0 and below 1"),

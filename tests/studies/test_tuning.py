@@ -196,8 +196,9 @@ def test_the_learning_rate_of_each_method_and_of_local(tmp_path: Path, plant: Pl
     assert told in result.table().markdown()
     monkeypatch.setattr("comity.compare.table.MOST_LISTED", 2)
     assert result.table().remarks[-2:] == [
-        "lr was chosen by validation: 0.01 for 1 line, 0.1 for 1 line, 0.05 for 1 line; tuning.json has each.",
-        "A better lr may lie beyond those that were tried for 2 of 3 lines.",
+        "lr was chosen by validation: 0.01 for 1 configuration, 0.1 for 1 configuration, 0.05 for 1 configuration; "
+        "tuning.json has each.",
+        "A better lr may lie beyond those that were tried for 2 of 3 configurations.",
     ]
 
 
