@@ -33,10 +33,16 @@ Arm = tuple[str, str]
 def arms() -> dict[Arm, Stored]:
     """Each configuration of which a run is there."""
     try:
-        found = {(each.method.partition(" (")[0], each.rule.partition(" (")[0]): each for each in lines(DECISIVE)}
+        found = {_arm(each): each for each in lines(DECISIVE)}
     except NotRun:
         return {}
     return {key: found[key] for key in sorted(found, key=_place)}
+
+
+def _arm(each: Stored) -> Arm:
+    method = each.method.partition(" (")[0]
+    rule = each.rule or ("" if method == LOCAL else MEAN)  # no rule is named where Mean is the only one
+    return method, rule.partition(" (")[0]
 
 
 def _place(arm: Arm) -> tuple[int, int]:

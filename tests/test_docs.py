@@ -311,6 +311,9 @@ def test_each_method_of_the_decisive_experiment_is_judged_when_it_is_complete(
     measured.lines.cache_clear()
     assert replace(fedala).row(0.01)[1:4] == ["not tested", "–", f"0 of 32 runs; {command}"]
     assert decisive.decisive_table() == "No finished run is in this table yet."
+    rows(FedALA_Mean=8)  # one arm alone
+    assert decisive.decisive() == "8 of 64 runs (FedALA + Mean: all 8 seeds)"
+    assert "| FedALA + Mean | 8 | " in decisive.decisive_table()
     some, _ = rows(FedALA_Mean=6, FedALA_ConFREE=5)  # five seeds of eight
     assert some[1:] == ["not tested", "–", f"11 of 32 runs; {command}", "–", "–", "2.79"]
     assert decisive.decisive() == "11 of 64 runs"
