@@ -170,17 +170,17 @@ def leaderboard_setup() -> str:
     ends = [each.pop("rates at an end of those tried", "0 of 0").split(" of ") for each in batches]
     at_an_end, searches = (sum(map(int, counts)) for counts in zip(*ends, strict=True))
     known = {name: listed(sorted({each[name] for each in batches if name in each})) for name in batches[-1]}
-    again = ", with those of results that were measured again" if len(batches) > 1 else ""
+    again = ", including results that were measured again" if len(batches) > 1 else ""
     seeds = sorted({each.seeds for each in found.results.values()})
     shown = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     conditions = list(dict.fromkeys(each.conditions for each in found.results.values()))
     words = [
-        f"{len(found.federations)} federations, {shown} seeds (3 a repetition), {number(hours, 1)} core hours "
-        f"without the search for learning rates{again} (clock time beside other programs); "
-        + ", ".join(f"{name} {value}" for name, value in known.items()) + ".",
-        f"Conditions: {listed(conditions)}.",
-        "The learning rate that validation chose is the smallest or largest that was tried in "
-        f"{at_an_end} of {searches} searches: there a better one may lie beyond.",
+        f"{len(found.federations)} federations, {shown} seeds, three per repetition. The runs took {number(hours, 1)} "
+        f"core hours on a machine shared with other programs{again}. The search for learning rates is not counted.",
+        "Versions and hardware: " + ", ".join(f"{name} {value}" for name, value in known.items()) + ".",
+        *(f"Conditions: {each}." for each in conditions),
+        f"In {at_an_end} of {searches} searches the chosen learning rate is the smallest or largest that was tried; "
+        "a better one may lie beyond.",
     ]  # fmt: skip
     return "\n".join(f"- {each}" for each in words)
 
