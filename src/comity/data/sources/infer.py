@@ -103,10 +103,11 @@ def infer_column(name: str, cells: Cells, marked: bool) -> Column | str:
         return f"text of {len(counts):,} different values"
     if len(counts) <= MOST_CATEGORIES:
         return Column("category", tuple(sorted(counts)), marked=marked, constant=constant)
-    wrong = [cell for cell in known if numbers_of([cell]) is None]
-    if MOSTLY * len(wrong) <= len(known):
+    wrong = [value for value in counts if numbers_of([value]) is None]
+    cells_of_text = sum(counts[value] for value in wrong)
+    if MOSTLY * cells_of_text <= counts.total():
         example = one_line(wrong[0], 20)
-        return f"{len(wrong):,} of {len(known):,} cells are no number, such as {example}; leave them blank"
+        return f"{cells_of_text:,} of {counts.total():,} cells are no number, such as {example}; leave them blank"
     frequent = sorted(value for value, rows in counts.items() if rows >= RARE)
     covered = sum(counts[value] for value in frequent)
     if not 2 <= len(frequent) <= MOST_CATEGORIES or 2 * covered < counts.total():
