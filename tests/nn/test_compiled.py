@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -43,6 +43,20 @@ class AnyChain(Net):
             body += [nn.Linear(size, wide), nn.ReLU()]
             size = wide
         self.body, self.head = nn.Sequential(*body), nn.Linear(size, classes)
+
+
+def has_a_kink(net: AnyChain, x: torch.Tensor) -> bool:
+    """Whether rounding may decide which input a pooling or a ReLU takes, so that gradients may differ."""
+    values = x.double()
+    for _, layer in chain_of(copy.deepcopy(net).double()):
+        gaps = values.abs()
+        if isinstance(layer, nn.MaxPool2d):
+            windows = F.unfold(values.reshape(-1, 1, *values.shape[2:]), 2, stride=2)
+            gaps = windows.topk(2, dim=1).values.diff(dim=1).abs()
+        if isinstance(layer, nn.MaxPool2d | nn.ReLU) and ((gaps > 0) & (gaps < 1e-6)).any():
+            return True
+        values = layer(values)
+    return False
 
 
 KERNELS = [(1, 0), (2, 1), (3, 0), (3, 2), (5, 0), (5, 2), (5, 4)]
@@ -80,11 +94,13 @@ def test_every_chain_goes_the_way_of_autograd(shape, layers, widths, classes, si
     with other.training(*part) as params:
         pieces = other.split(anchor, *part) if anchor is not None else params
         for index in orders:
+            assume(not has_a_kink(other.net, x[index]))
             value = F.cross_entropy(other.net(x[index]), y[index])
             expected += value.item()
             for param, grad, to in zip(params, torch.autograd.grad(value, params), pieces, strict=False):
                 with torch.no_grad():
                     param -= step.lr * (grad + step.decay * param + pull * (param - to))
+    assume(not has_a_kink(model.net, x))
     torch.testing.assert_close(model.read(), other.read(), rtol=2e-4, atol=2e-6)
     torch.testing.assert_close(outputs(model, x), model.net(x), rtol=2e-4, atol=2e-5)
     assert loss == pytest.approx(expected, rel=1e-4)
