@@ -47,7 +47,7 @@ SETTING: dict[str, dict[str, Any]] = {
 CELLS: dict[str, list[dict[str, Any]]] = {
     "confree": [
         {"method": method, "rule": rule}
-        for method in ("FedRep", "FedALA", {"name": "APFL", "form": "pfllib"}, "FedPAC")
+        for method in ("FedRep", "FedALA", {"name": "APFL", "form": "pfllib", "alpha": 1}, "FedPAC")
         for rule in ("Mean", "ConFREE")
     ],
     "fedora": [{"method": method} for method in ("FEDORA", "FedFomo", "FedU", "FedAMP")],

@@ -117,7 +117,8 @@ def test_the_decisive_experiment_has_the_papers_setting_and_four_arms() -> None:
         for rule in ("Mean", "ConFREE", "ConFREE-length", "ConFREE-released")
     ]
     assert arms == dict.fromkeys(wanted, 8)
-    assert {cell.method.options["form"] for cell in cells if str(cell.method) == "APFL"} == {"pfllib"}
+    apfl = [cell.method.options for cell in cells if str(cell.method) == "APFL"]
+    assert {(options["form"], options["alpha"]) for options in apfl} == {("pfllib", 1)}
     for cell in cells:
         assert (str(cell.data), cell.data.options["size"], cell.clients, cell.participation) == (
             "flowers102",

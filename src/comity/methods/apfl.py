@@ -23,14 +23,14 @@ class APFL(Method):
     [0, 1].
 
     Departures:
-        - ``form="pfllib"`` selects PFLlib's APFL, a different method, which ConFREE's tables use. It starts at alpha 1.
-          The gradient of v is taken at v: v ← v − lr ∇f(v). After every batch alpha ← alpha − lr (⟨v − w, alpha ∇f(v) +
-          (1 − alpha) ∇f(w)⟩ + 0.02 alpha), clipped to [0, 1]. At the end of the round, v is replaced by alpha v + (1 −
-          alpha) w, which the client uses.
+        - ``form="pfllib"`` selects PFLlib's APFL, a different method, which ConFREE's tables use. Its alpha starts at 1
+          there, so give ``alpha=1`` with it. The gradient of v is taken at v: v ← v − lr ∇f(v). After every batch alpha
+          ← alpha − lr (⟨v − w, alpha ∇f(v) + (1 − alpha) ∇f(w)⟩ + 0.02 alpha), clipped to [0, 1]. At the end of the
+          round, v is replaced by alpha v + (1 − alpha) w, which the client uses.
         - BatchNorm's statistics of v̄ are measured on v̄, not mixed from those of v and w.
 
     Options:
-        form: the paper's algorithm, or PFLlib's, which starts at alpha 1
+        form: the paper's algorithm, or PFLlib's, whose default alpha is 1
         alpha: initial weight of the personal model in the mixture (1 with adaptive no: the client uses the model of
             Local)
         adaptive: let each client learn its own alpha
