@@ -26,7 +26,10 @@ from comity.data import Dataset, Pathological, Synthetic, federate
         ([[9, 9, 9, 0], [9, 9, 9, 0]], ""),  # a class without samples does not count
         ([[90, 10], [10, 90], [50, 50], [50, 50]], "in 2 of 4 clients, one class has over 60 % of the samples"),
         ([[90, 10], [45, 55], [45, 55], [45, 55]], ""),
-        ([[70, 30], [42, 58], [0, 9]], "in 1 of 2 clients with at least 20 samples, one class has over 60 % of the samples"),
+        (
+            [[70, 30], [42, 58], [0, 9]],
+            "in 1 of 2 clients with at least 20 samples, one class has over 60 % of the samples",
+        ),
         ([[7, 3], [3, 7], [3, 7], [50, 50]], ""),  # clients of ten have seven of one class by luck
         ([[0, 0], [0, 0]], ""),  # at a server that has no data
         ([[40, 0]], ""),  # one class has nothing to be balanced with
