@@ -91,7 +91,7 @@ def _square(tensor: Tensor) -> float:
 
 
 def _value_objection(verb: Verb, name: str, value: Any) -> str | None:
-    """What is wrong with a plain value of the declared type."""
+    """Reason to reject a plain value of the declared type, or ``None``."""
     if isinstance(value, str):
         return f"of {len(value):,} characters" if len(value) > 10_000 else None
     if isinstance(value, bool):

@@ -72,7 +72,7 @@ class Scaling(Extension):
     def before_training(self, run: "Run") -> None:
         server = run.server
         along = server.link.along
-        if SCALER in server.store:  # of a resumed run
+        if SCALER in server.store:  # already asked, before the run was resumed
             along[:] = server.store[SCALER].flatten().tolist()
         asked = not along
         if asked:
@@ -91,7 +91,7 @@ class Scaling(Extension):
 
 
 def _total(server: "Server", question: Features, replies: Mapping[int, Any], schema: Schema) -> Moments:
-    """Sums of all clients; if an extension hides single ones, its total."""
+    """The sums over all clients, or the total from an extension that hides single clients' sums."""
     about = question, replies, 4, schema.features
     hidden = (each.total(server, "moments", *about) for each in server.extensions)
     total = next((sums for sums in hidden if sums is not None), None)
