@@ -170,8 +170,8 @@ PUBLISHED = {
     ),
     "SplitGP": (
         "° gamma 0.5, lam 0.2, threshold 0.05 to 2.3",
-        "the FedPG platform has one number, 0.2, for gamma and lam, splits no network (each part is a whole "
-        "model), and evaluates after local training",
+        "the FedPG platform has one number, 0.2, for gamma and lam, whole models instead of parts, and "
+        "evaluates after local training",
     ),
     "pFedHN": (
         "one client per step, 50 inner steps",
