@@ -222,7 +222,7 @@ def test_samples_are_used_with_the_means_of_the_schemas_features_only(tables: Pa
                     record["comity-along"] = self.along
             return super().answer(message)
 
-    for along, why in (([], "no means and spreads came along"), ([0.5, 1.0], "of other features than the schema's")):
+    for along, why in (([], "the request has no means and standard deviations"), ([0.5, 1.0], "of other features than the schema's")):
         grid = Forgetful(tables, config)
         grid.along = along
         with pytest.raises(ComityError, match=why):

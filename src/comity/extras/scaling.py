@@ -66,7 +66,7 @@ class Scaling(Extension):
 
     def client_data(self, data: ClientData, round: int) -> ClientData:
         if not self.scaled:
-            raise ComityError("no means and spreads came along with the question")
+            raise ComityError("the request has no means and standard deviations")
         return data
 
     def before_training(self, run: "Run") -> None:
