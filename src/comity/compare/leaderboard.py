@@ -183,7 +183,7 @@ class Leaderboard:
         if numeric := [each for each in self.federations if each in natural() and natural()[each].thresholds]:
             asked = listed(f"{each} ({', '.join(map(str, natural()[each].thresholds))})" for each in numeric)
             notes.append(
-                f"A numeric target is asked as classes, with these thresholds, as comity has no regression: {asked}."
+                f"Numeric targets are divided into classes at these thresholds, as comity has no regression: {asked}."
             )
         if old := sorted({each.seeds for each in self.results.values() if each.stored}):
             shown = f"{old[0]}" if len(old) == 1 else f"{old[0]} to {old[-1]}"
