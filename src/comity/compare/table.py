@@ -127,7 +127,7 @@ class Table:
         constant = {cell.client_table.title: sum(row.constant for row in cell.clients) for cell in study.cells}
         if any(constant.values()):
             counts = (f"{label}: {counted(count, 'client')}" for label, count in constant.items() if count)
-            remarks.append(f"Models that give every test of a client the same class: {', '.join(counts)}.")
+            remarks.append(f"Models that predict the same class for every test of a client: {', '.join(counts)}.")
         trainers = {run.info.trainer: None for cell in study.cells for run in cell.finished if run.info.trainer}
         if len(trainers) > 1:
             names = ", ".join(one_line(trainer, 40) for trainer in sorted(trainers))
@@ -325,7 +325,7 @@ def _legend(study: LoadedStudy, rows: list[TableRow]) -> list[str]:
     folds = {run.partition.folds for setting in settings for run in setting.runs if run.partition is not None} - {0}
     chosen = BALANCED in {setting.deciding for setting in settings}
     chosen = chosen and any(run.partition is not None and run.partition.is_uneven for run in study.runs)
-    uneven = " (classes are uneven)" if chosen else ""
+    uneven = " (classes are imbalanced)" if chosen else ""
     over = f"{len(seeds)} seeds" if len(seeds) > 1 else f"One seed ({seeds[0]})"
     folded = f", {min(folds)}-fold cross-validation" if folds else ""
     return [

@@ -27,7 +27,7 @@ TrainerName = Literal["auto", "autograd", "bfloat16", "chain", "compiled"]
 
 @dataclass(eq=False, kw_only=True)
 class TrainingRequest:
-    """A training that a client asks for."""
+    """The arguments of one local training."""
 
     client: "Client"
     epochs: float | None
@@ -54,10 +54,10 @@ class Trainer(Protocol):
     """Whether ``model.gradients`` are computed in C."""
 
     def train(self, request: TrainingRequest) -> float:
-        """Train the client's model; the mean loss of a batch."""
+        """Train the client's model and return the mean loss per batch."""
 
     def outputs(self, model: Model, x: Tensor) -> Tensor:
-        """What the net makes of these samples, in evaluation mode."""
+        """Outputs of the network for these samples, in evaluation mode."""
         net = model.net
         if net.training:  # to walk through all its layers costs a small net as much as the answer
             net.eval()
@@ -136,7 +136,7 @@ class Compiled(Trainer):
 
 
 def trainer_for(training: "Training", model: Model, name: TrainerName = "auto", *, own_steps: bool = False) -> Trainer:
-    """The trainer that is named; ``auto`` is the fastest that this optimiser and this model allow.
+    """The trainer with this name; ``auto`` is the fastest for this optimiser and model.
 
     ``own_steps``: the method takes gradients of single batches.
     """
