@@ -113,7 +113,8 @@ class NaturalFederation:
         todo = (
             "nothing to do: it is embedded"
             if self.embedded
-            else f"create {FOLDER}/{self.file} in --data-dir or COMITY_DATA from the source (see made); comity downloads nothing"
+            else f"create {FOLDER}/{self.file} in --data-dir or COMITY_DATA from the source, as in the line made; "
+            "comity downloads nothing"
         )
         lines = {
             "what": f"{self.about}; {self.clients} clients, {self.samples:,} samples",

@@ -45,13 +45,17 @@ class Data:
         None, f"how samples are divided (see `comity list partitions`); by default {PARTITION}, or the data set's own"
     )
     clients: Count | None = option(None, f"number of clients; by default those in the data set, or {CLIENTS}")
-    newcomers: CountOrZero = option(0, "number of clients, the last ones, that do not train with the others but join afterwards")
+    newcomers: CountOrZero = option(
+        0, "number of clients, the last ones, that do not train with the others but join afterwards"
+    )
     test_share: ShareBetween = option(
         0.3,
         "share of a client's samples held out for testing; if the data set defines the clients, each seed tests one "
         "fold of a cross-validation instead (0.3 gives 3 folds)",
     )
-    val_share: ShareBelowOne = option(0.0, "share of the other samples held out for validation; set automatically if needed")
+    val_share: ShareBelowOne = option(
+        0.0, "share of the other samples held out for validation; set automatically if needed"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,13 +82,15 @@ class Learning:
         "together −2 times the mean honest update (inner)",
     )
     malicious: ShareBetween = option(0.1, "share of malicious clients when there is an attack")
-    max_share: ShareAboveZero = option(1.0, "maximum weight of a client, whatever number of samples it reports", local=1.0)
+    max_share: ShareAboveZero = option(
+        1.0, "maximum weight of a client, whatever number of samples it reports", local=1.0
+    )
     clip_updates: Literal["none", "median"] = option(
         "none", "shrink updates whose norm is above the round's median norm to that median", local="none"
     )
     sketch: Count | ShareBetween | None = option(
         None,
-        "estimate inner products of updates from random sketches: a whole number, such as 1024, is the size of a sketch "
+        "estimate inner products of updates from random sketches: a whole number, such as 1024, is a sketch's size "
         "per layer; a number below 1, such as 0.1, is the standard error of cosines; by default products are exact",
         local=None,
     )

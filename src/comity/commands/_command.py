@@ -137,7 +137,7 @@ class Command:
         flags = [flag for option in (*self.run_options.values(), *self.options) for flag in _flags(option)]
         if "track" in self.run_options and name[2:] in FORMER:
             return unknown_option(name[2:])
-        if name == "--data" and self.run_options and self.arguments:
+        if name == "--data" and [each.name for each in self.arguments] == ["table"]:
             return ComityError(f"give the data set as {_placeholder(self.arguments[0])}, without --data: {self.usage}")
         if dot and whole in flags:
             return ComityError(f"{whole} has no options of its own, got {name}")

@@ -14,7 +14,7 @@ Kind = Literal["methods", "rules", "guards", "extensions", "models", "data", "pa
 
 
 def list_(kind: Kind, folder: Path | None = None) -> int:
-    """List methods, rules, models, data sets and other names, or runs.
+    """List methods, rules, models, data sets and so on, or runs.
 
     The options of an entry are on its help page, such as comity run --method Ditto --help. For runs, the list shows
     state, progress and verdict. In a study folder it contains each run, in another folder each run and study.

@@ -22,7 +22,8 @@ class StudyOptions:
         sweep: an option with several values, such as rule.c=0.1,0.5; several --sweep give all combinations
         only: run only configurations with these values, such as data=mnist,cifar10; several --only must all hold
         tune: choose an option by validation, never by test, from a range (rule.c=0.1:0.9) or a list
-            (lr=0.01,0.03,0.1); a list that ends with ,... is extended by the same factor while its first or last value is best
+            (lr=0.01,0.03,0.1); a list that ends with ,... is extended by the same factor while its first or last value
+            is best
         tune_by: metric for --tune on validation samples: S-acc, G-acc or global-acc; by default --metric on each
             client's own samples
         tune_seeds: number of seeds that --tune uses (the first ones); by default all

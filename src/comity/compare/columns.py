@@ -212,8 +212,8 @@ GAIN = DifferenceColumn(
 )
 CLIENTS = StatesColumn(
     *("worse", "worse / undecided / not worse", "", 0),
-    "Number of clients with a significant loss (Benjamini–Hochberg at 5 %), of undecided clients, and of clients for "
-    "which a loss above the margin is ruled out; if each seed has its own partition, the clients of all seeds are counted",
+    "Number of clients with a significant loss (Benjamini–Hochberg at 5 %), of undecided clients, and of clients "
+    "for which a loss above the margin is ruled out; if each seed has its own partition, clients of all seeds count",
     lambda cell: cell.clients or None,
 )
 CONFLICT = ConflictColumn(

@@ -127,7 +127,7 @@ class Table:
         constant = {cell.client_table.title: sum(row.constant for row in cell.clients) for cell in study.cells}
         if any(constant.values()):
             counts = (f"{label}: {counted(count, 'client')}" for label, count in constant.items() if count)
-            remarks.append(f"Models that predict the same class for every test of a client: {', '.join(counts)}.")
+            remarks.append(f"Models that give every test of a client the same class: {', '.join(counts)}.")
         trainers = {run.info.trainer: None for cell in study.cells for run in cell.finished if run.info.trainer}
         if len(trainers) > 1:
             names = ", ".join(one_line(trainer, 40) for trainer in sorted(trainers))

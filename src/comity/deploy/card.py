@@ -31,7 +31,7 @@ def verdict(info: ModelInfo) -> str:
     return f"{words}, {found}."
 
 
-def _configurations(info: ModelInfo) -> Iterator[str]:
+def _lines(info: ModelInfo) -> Iterator[str]:
     about, inputs, schema = info.provenance, info.inputs, info.inputs.schema
     yield f"# Model of {_text(about.client)}"
     yield ""

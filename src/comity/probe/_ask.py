@@ -87,9 +87,9 @@ class Answer:
         yield Text()
         yield self.table
         yield Text(
-            f"Similar gained: clients of {len(calibration()['federations'])} natural federations for which the same two "
-            "logistic regressions differed as much, and how many of them gained by joining: with FedAvg, a small network "
-            f"and a tuned learning rate (docs/how-to/ask.md). Took {self.seconds:.1f} s.",
+            f"Similar gained: how many similar clients of {len(calibration()['federations'])} natural federations gained "
+            "by joining, with FedAvg, a small network and a tuned learning rate. Similar: the same two logistic "
+            f"regressions differed as much (docs/how-to/ask.md). Took {self.seconds:.1f} s.",
             style="dim",
         )
 

@@ -131,7 +131,7 @@ def _whole(*axes: Axis) -> None:
         axis.set_major_locator(MaxNLocator("auto", integer=True))
 
 
-def _configurations(setting: Setting, name: str, label: str, scale: float) -> Figure | None:
+def _lines(setting: Setting, name: str, label: str, scale: float) -> Figure | None:
     known = [(cell, curve) for cell in setting.cells if (curve := curves(cell).get(name))]
     if not known:
         return None

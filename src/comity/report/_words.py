@@ -84,11 +84,11 @@ def notes(study: LoadedStudy, table: Table) -> list[str]:
     """Caveats that a reader needs to judge the numbers."""
     found = list(table.remarks)
     if failures := sum(len(record.failed) for run in study.runs for record in run.records):
-        found.append(f"{failures} client replies failed or were not finite, and were left out; see the runs below.")
+        found.append(f"{failures} replies of clients failed or were not finite and were left out; see the runs below.")
     attackers = {len(run.result.malicious) for run in study.runs if run.result and run.result.malicious}
     if attackers:
         many = listed(map(str, sorted(attackers)))
-        found.append(f"{many} clients are malicious; their accuracy is not part of any mean.")
+        found.append(f"{many} clients are malicious; their own accuracy is not part of any mean.")
     found += [f"{title} failed: {error}" for title, error in study.failed.items()]
     if study.doubles:
         found.append(f"{study.doubles} run folders contain the same run as another folder; each run is counted once.")

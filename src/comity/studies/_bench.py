@@ -227,7 +227,7 @@ def _without(entries: Mapping[str, Any], *names: str) -> Entries:
 
 
 def federations(names: Iterable[str] = (), data_dir: str | Path | None = None) -> dict[str, Entries]:
-    """Natural federations by name with their entries; by default all whose data are found. Paths of tables are allowed."""
+    """Natural federations by name with their entries (default: all whose data are found); also paths of tables."""
     known = natural()
     chosen = list(names) or ["heart", *(name for name, each in known.items() if each.path(data_dir))]
     found: dict[str, Entries] = {}
