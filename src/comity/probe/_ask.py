@@ -87,8 +87,8 @@ class Answer:
         yield Text()
         yield self.table
         yield Text(
-            f"Similar gained: how many similar clients of {len(calibration()['federations'])} natural federations gained "
-            "by joining, with FedAvg, a small network and a tuned learning rate. Similar: the same two logistic "
+            f"Similar gained: how many similar clients of {len(calibration()['federations'])} natural federations "
+            "gained by joining, with FedAvg, a small network and a tuned learning rate. Similar: the same two logistic "
             f"regressions differed as much (docs/how-to/ask.md). Took {self.seconds:.1f} s.",
             style="dim",
         )
