@@ -153,7 +153,8 @@ def _details(result: Result) -> Iterator[str]:
     numbers = ", ".join(f"{each.label} {_number(each, last[each.key].mean)}" for each in others)
     yield f"On each client's own tests: {numbers}."
     if any(each.key in last for each in (SOME, ALL, COMMON)):
-        yield "S-acc: tests of the client and of some others. G-acc: tests of all clients."
+        general = "S-acc: tests of the client and of some others. G-acc: tests of all clients."
+        yield f"{general} Common model: the global model."
     if result.rule_against is not None and result.mean_against is not None:
         mean = "" if result.mean_against == result.rule_against else f", the plain mean {_percent(result.mean_against)}"
         yield f"To first order, the step increases the loss of {_percent(result.rule_against)} of clients{mean}."

@@ -192,7 +192,9 @@ PLOTS.push({
   wide: true,
   title() {
     const part = partitionOf(focusRun());
-    return part ? `Samples per client and class: ${part.name}, ${part.how}, seed ${focusRun().seed}` : "Samples per client and class";
+    return part
+      ? `Samples per client and class: ${part.name}, ${part.how}, seed ${focusRun().seed}`
+      : "Samples per client and class";
   },
   how: "Each row is a client, each column a class. The area of a dot shows the number of samples; the bar shows their total. The darker a dot, the larger the client's share of all samples of that class. Clients that are worse are red.",
   there: () => data.partitions.length > 0,

@@ -156,7 +156,7 @@ PLOTS.push({
       run = focusRun(),
       cosines = cosinesOf(run);
     if (!cosines)
-      return nothing(frame, run.agree ? "To keep this page small, it contains this plot for other runs only." : undefined);
+      return nothing(frame, run.agree ? "To keep this page small, it has this plot for other runs only." : undefined);
     const worseOnes = worseIn(run),
       gain = new Map(gains(run).map((client) => [client.id, client.gain])),
       ids = Array.from({ length: cosines.n }, (_, i) => i);
@@ -218,7 +218,7 @@ PLOTS.push({
 
 function misjudged() {
   const most = Math.max(0, ...cellsHere().map((cell) => cell.numbers.conflict_error || 0));
-  return most ? `For rules that use sketches, the sign of ± ${fixed(100 * most, 1)} % of pairs may be wrong.` : "";
+  return most ? `For rules that use sketches, up to ${fixed(100 * most, 1)} % of pairs may have the wrong sign.` : "";
 }
 
 PLOTS.push({

@@ -14,7 +14,7 @@ const generalCells = () => cellsHere().filter((cell) => cell.numbers.acc && cell
 PLOTS.push({
   id: "general",
   section: "general",
-  title: () => `Accuracy on own tests against ${state.general === "G" ? "all clients'" : "some others'"} tests${here()}`,
+  title: () => `Accuracy on own and on ${state.general === "G" ? "all clients'" : "some others'"} tests${here()}`,
   how: "Up: accurate on the client's own data. Right: also accurate on other clients' data. Dotted line: the Pareto front, configurations that no other one beats in both accuracies. Crosses show standard deviations over seeds.",
   there: () => generalCells().length > 0,
   choices: () => [
