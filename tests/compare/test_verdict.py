@@ -195,6 +195,6 @@ def test_more_seeds_are_advised_until_all_folds_are_tested(tmp_path: Path) -> No
     whole = "more seeds test the same samples"
     few, every = (LoadedStudy(*(tmp_path / str(seed) for seed in range(count))).verdict for count in (1, 3))
     assert few.advice[0].what == "Run more seeds"
-    assert "--seeds 3 tests all of them" in few.advice[0].why
+    assert "(comity study --seeds 3) test all of them" in few.advice[0].why
     assert whole not in few.advice[0].why
     assert not any("--seeds 3" in advice.why for advice in every.advice)
