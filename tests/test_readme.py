@@ -21,7 +21,9 @@ def test_the_example_of_inspect(
         name, *arguments = shlex.split(line)
         capsys.readouterr()
         if name == "comity":
-            paths = [path for each in arguments for path in (sorted(glob.glob(each)) if "clients/*" in each else [each])]
+            paths = [
+                path for each in arguments for path in (sorted(glob.glob(each)) if "clients/*" in each else [each])
+            ]
             assert main(paths) == 0
         elif name == "mkdir":
             Path(arguments[0]).mkdir()

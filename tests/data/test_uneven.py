@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import comity
+from comity.__main__ import main
 from comity._uneven import imbalance
 from comity.compare import load as load_run
 from comity.data import Dataset, Pathological, Synthetic, federate
@@ -59,3 +60,12 @@ def test_a_run_notes_that_its_classes_are_uneven(tmp_path: Path) -> None:
     partition = load_run(tmp_path / "run").partition
     assert partition is not None
     assert partition.is_uneven
+
+
+def test_a_run_prints_which_imbalance_decides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "--data", "heart", "--rounds", "1", "--reference", "none"]) == 0
+    words = "Classes are imbalanced: in 3 of 4 clients, one class has over 60 % of the samples."
+    assert words in " ".join(capsys.readouterr().out.split())
