@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from itertools import count
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
 from comity._errors import ComityError
@@ -97,15 +97,26 @@ class Runs:
                 RunPlan(cell, federation).site  # noqa: B018
 
     def time_one_round(self, config: Config) -> tuple[float, float, float]:
-        """Seconds to train and aggregate a round, to evaluate it, and to do so with S-acc and G-acc; without guard."""
+        """Seconds to train and aggregate a round, to evaluate it, and to do so with S-acc and G-acc; without guard.
+
+        On the CPU, time in which other programs had the cores does not count: it is the processor time, or the time
+        that passed by the clock if several threads used more.
+        """
         quiet = {"track": (), "guard": None, "reference": "none", "control": "none", "out": None, "eval_every": 1}
-        asked, started = count(), perf_counter()
         plan = self.plan(config.with_(**quiet))
-        done = run(plan=plan, stop=lambda: next(asked) > (0 if perf_counter() - started > QUICK_RUN else 2))
+        asked, started, used = count(), perf_counter(), process_time()
+
+        def share() -> float:
+            """The share of the time so far in which the run had a core."""
+            on_cores = plan.config.device == "cpu"  # on a GPU the process mostly waits for it
+            return min(1.0, (process_time() - used) / (perf_counter() - started)) if on_cores else 1.0
+
+        done = run(plan=plan, stop=lambda: next(asked) > (0 if share() * (perf_counter() - started) > QUICK_RUN else 2))
         seconds = copy(min((record.seconds for record in done.records), key=lambda each: each.train + each.aggregate))
         if any(config.general_in(round) for round in range(1, config.last_round + 1) if config.evaluates_in(round)):
             done.server.evaluate(general=True)
-        return seconds.train + seconds.aggregate, seconds.evaluate, done.server.record.seconds.evaluate
+        last, own = done.server.record.seconds.evaluate, share()
+        return own * (seconds.train + seconds.aggregate), own * seconds.evaluate, own * last
 
 
 def estimate(plan: "StudyPlan", finished: Callable[[Config], bool], show: Show, *, quick: bool = False) -> float:
@@ -194,6 +205,7 @@ def _refined(
     else:
         total = here / stored * sum(runs[key] * modelled[key] for key in configs)
     title = plan.names.title(config).rpartition(", seed")[0]
-    show.say(f"  measured: a round of the cheapest run, {title}, {sum(measured[:2]):.2f} s, {config.last_round} rounds")
+    taken = f"{sum(measured[:2]):.2f} s of processor time" if config.device == "cpu" else f"{sum(measured[:2]):.2f} s"
+    show.say(f"  measured: a round of the cheapest run, {title}, {taken}, {config.last_round} rounds")
     show.say(f"Estimate for this machine: {duration(total / plan.most)}.")
     return total / plan.most
