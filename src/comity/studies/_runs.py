@@ -205,7 +205,7 @@ def _refined(
     else:
         total = here / stored * sum(runs[key] * modelled[key] for key in configs)
     title = plan.names.title(config).rpartition(", seed")[0]
-    taken = f"{sum(measured[:2]):.2f} s of processor time" if config.device == "cpu" else f"{sum(measured[:2]):.2f} s"
+    taken = f"{sum(measured[:2]):.2f} s of CPU time" if config.device == "cpu" else f"{sum(measured[:2]):.2f} s"
     show.say(f"  measured: a round of the cheapest run, {title}, {taken}, {config.last_round} rounds")
     show.say(f"Estimate for this machine: {duration(total / plan.most)}.")
     return total / plan.most
