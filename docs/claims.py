@@ -81,7 +81,9 @@ from comity.studies._papers import items, times_of
 CLOSE = 1.0
 """Points within which two numbers are called the same."""
 NAMED = 3
-"""So many differences are told one by one."""
+"""So many differences are listed one by one."""
+SEEDS = 8
+"""Seeds of each comparison, unless its row says otherwise."""
 
 
 OUTCOMES = SHOWN, PART, CONTRARY, NONE, UNTESTED = (
@@ -103,6 +105,8 @@ class Claim:
     """What a reader must know beside the comparisons."""
     unfit: str = ""
     """Why the comparisons, if there are any, do not test it."""
+    paired_by: str = "seed"
+    """What the numbers of both sides are paired by."""
     state: Callable[[], str] = str
     """What there is of an experiment that is not finished."""
     paper_has: Callable[[], str] = lambda: "–"
@@ -134,36 +138,56 @@ class Claim:
             ends = [((each.high or 0.0), -(each.low or 0.0)) for each in found.values()]
             most = max(max(each) if self.same else each[0] for each in ends)
             word = f"{NONE} {number(math.ceil(10 * most - 1e-9) / 10, 1)}"
-        told = [f"{len(yes)} of {len(found)}{_listed(found, yes)}"]
-        told += [f"the contrary in {len(no)}{_listed(found, no)}"] if no else []
+        within = f" within ±{self.close:g}" if self.same else " for"
+        told = [f"{len(yes)} of {len(found)}{within}{_listed(found, yes)}"]
+        told += [f"{len(no)} {self._against}{_listed(found, no)}"] if no else []
         rest = [each.mean for name, each in found.items() if name not in (*yes, *no)]
-        told += [f"others from {number(min(rest))} to {number(max(rest))}"] if rest else []
+        ends = list(dict.fromkeys(map(number, (min(rest), max(rest))))) if rest else []
+        told += [f"not significant: {' to '.join(ends)}"] if ends else []
         return word, self._power(level), "; ".join([*told, *([self.note] if self.note else [])])
 
+    @property
+    def _against(self) -> str:
+        return "significantly different" if self.same else "against"
+
     def row(self, level: float) -> list[str]:
-        """Its row of the summary: outcome, comparisons, effects, power, seeds and what the paper has."""
+        """Its row of the summary: outcome, comparisons, effects, power and what the paper has."""
         outcome, power, _ = self.outcome(level)
         if outcome == UNTESTED:
-            return [self.says, outcome, "–", self.unfit or self.state() or "not run", "–", "–", self.paper_has()]
+            return [self.says, outcome, "–", self.unfit or self.state() or "not run", "–", self.paper_has()]
         found = self.found
         ranked = sorted(found, key=lambda name: -found[name].mean)
         if len(found) == 1:
-            effects = interval(found[ranked[0]])
+            effects = [interval(found[ranked[0]])]
         else:
-            ends = [f"{interval(found[name])} {name}" for name in (ranked[0], ranked[-1])]
-            effects = f"median {number(median(each.mean for each in found.values()))}; {ends[0]} … {ends[1]}"
-        significant = [each.mean for each in found.values() if each.p_value is not None and each.p_value <= level]
-        up, down = (sum(sign * mean > 0 for mean in significant) for sign in (1, -1))
-        seeds = {each.seeds for each in found.values()}
-        counts = f"{up} ↑, {down} ↓ of {len(found)}"
-        return [self.says, outcome, counts, effects, power, "–".join(map(str, sorted(seeds))), self.paper_has()]
+            ends = [
+                f"{word} {interval(found[name])} {name}"
+                for word, name in (("highest", ranked[0]), ("lowest", ranked[-1]))
+            ]
+            effects = [f"median {number(median(each.mean for each in found.values()))}", *ends]
+        seeds = sorted({each.seeds for each in found.values()})
+        if self.paired_by != "seed" or seeds != [SEEDS]:
+            effects.append(f"({'–'.join(map(str, seeds))} {self.paired_by}s)")
+        return [self.says, outcome, self._counts(level), "<br>".join(effects), power, self.paper_has()]
+
+    def _counts(self, level: float) -> str:
+        """How many comparisons are significant for the claim and against it."""
+        found = self.found.values()
+        real = [each for each in found if each.p_value is not None and each.p_value <= level]
+        if self.same:
+            close = [each for each in found if max(abs(each.low or 0), abs(each.high or 0)) < self.close]
+            apart = sum(each not in close for each in real)
+            more = f", {apart} {self._against}" if apart else ""
+            return f"{len(close)} of {len(found)} within ±{self.close:g}{more}"
+        up, down = (sum(sign * each.mean > 0 for each in real) for sign in (1, -1))
+        return f"{up} for, {down} against, of {len(found)}"
 
     def _power(self, level: float) -> str:
         known = [size for each in self.found.values() if (size := detectable(each, level)) is not None]
         if not known:
             return "–"
-        each = f" ({number(min(known), 1)} to {number(max(known), 1)})" if len(known) > 1 else ""
-        return f"{number(median(known), 1)}{each}"
+        ends = dict.fromkeys(number(end, 1) for end in (min(known), max(known)))
+        return number(median(known), 1) + (f" ({' to '.join(ends)})" if len(ends) > 1 else "")
 
 
 def _listed(found: Comparisons, names: Sequence[str]) -> str:
@@ -186,14 +210,14 @@ def _p_values() -> list[float]:
 def claims(paper: str) -> str:
     """The summary of one paper's claims."""
     rows = [claim.row(level()) for claim in CLAIMS if claim.paper == paper]
-    heads = ["claim", "outcome", "significant", "effect in points [95 % CI]", "detectable", "seeds", "paper"]
+    heads = ["claim", "outcome", "significant", "effect in points [95 % CI]", "detectable", "published effect"]
     return grid(heads, rows, left=len(heads))
 
 
 def evidence() -> str:
     """Every claim with the comparisons that show it, and those that show the contrary."""
     rows = [[claim.paper, claim.says, *claim.outcome(level())] for claim in CLAIMS]
-    return grid(["paper", "claim", "outcome", "detectable", "comparisons that show it, in points"], rows, left=5)
+    return grid(["paper", "claim", "outcome", "detectable", "comparisons, effects in points [95 % CI]"], rows, left=5)
 
 
 def changed_outcomes() -> str:
@@ -214,8 +238,8 @@ def changed_outcomes() -> str:
 def counted_comparisons() -> str:
     """How many comparisons the correction counts, and which p-values are real."""
     known = _p_values()
-    real = f"{sum(p <= level() for p in known)} are significant (p up to {level():.3f})"
-    return f"{len(known)} comparisons, of which {real}; Holm's would keep {sum(holm(known))}"
+    real = f"{sum(p <= level() for p in known)} are significant (p ≤ {level():.3f})"
+    return f"{len(known)} comparisons, of which {real}; with Holm's correction, {sum(holm(known))} would be"
 
 
 def every_item() -> str:
@@ -227,7 +251,18 @@ def every_item() -> str:
         command = f"`{item.example}`" if item.example else item.what
         times = times_of(known) if item.example else ("–", "–")
         rows.append([item.item, command, f"{here or '–'}", *times, in_counts(known["claims"])])
-    return grid(["table or figure", "`comity reproduce …`", "runs here", "desk", "paper", "claims"], rows, left=6)
+    return grid(
+        [
+            "table or figure",
+            "`comity reproduce …`",
+            "runs of ours",
+            "time, desk scale",
+            "time, paper scale",
+            "outcomes of its claims",
+        ],
+        rows,
+        left=6,
+    )
 
 
 def in_counts(outcomes: Sequence[str]) -> str:
@@ -266,12 +301,12 @@ TABLE1, TABLE2, TABLE3 = (f"ConFREE Table {n}" for n in (1, 2, 3))
 FIGURE5, BALANCED = "FedCALM Figure 5", "FEDORA balanced, MNIST"
 LARGEST = "ConFREE largest gains"
 IMBALANCED = "FEDORA imbalanced"
-FIXED = "here and below c is 0.5 for every method; the paper tunes it"
-BY_COMMON = "rates chosen by the common model's validation accuracy"
+FIXED = "c is 0.5 for every method in this and the following rows, except where c is tuned; the paper tunes it"
+BY_COMMON = "learning rates chosen by the global model's validation accuracy"
 CLAIMS = (
     Claim(
         "ConFREE",
-        "improves every method",
+        "ConFREE improves every method",
         TABLE1,
         lambda: with_rule("ConFREE", CONFREE, MEAN),
         note=FIXED,
@@ -279,48 +314,53 @@ CLAIMS = (
     ),
     Claim(
         "ConFREE",
-        "… with c, length and rate tuned, length and rate of Mean too",
+        "… *control:* also with c, step length and learning rate tuned (for Mean: length and rate)",
         TABLE1,
         tuned,
     ),
     Claim(
         "ConFREE",
-        "… by its direction: also at the mean's length",
+        "… *control:* also with Mean's step length",
         TABLE1,
         lambda: with_rule("ConFREE (length=mean)", CONFREE, MEAN),
     ),
-    Claim("ConFREE", "… by more than a longer step of Mean", TABLE1, lambda: with_rule("ConFREE", CONFREE)),
     Claim(
         "ConFREE",
-        "improves APFL, FedALA and FedPAC more than FedROD, FedRep and FedCP",
+        "… *control:* also over Mean with its best step length",
+        TABLE1,
+        lambda: with_rule("ConFREE", CONFREE),
+    ),
+    Claim(
+        "ConFREE",
+        "ConFREE improves APFL, FedALA and FedPAC more than FedROD, FedRep and FedCP",
         TABLE2,
         takers,
         paper_has=lambda: number(mean_gain("APFL", "FedALA", "FedPAC") - mean_gain("FedROD", "FedRep", "FedCP")),
     ),
     Claim(
         "ConFREE",
-        "improves methods with more clients, of whom fewer take part",
+        "ConFREE also improves methods with more clients and partial participation",
         TABLE2,
         lambda: with_rule("ConFREE", [MORE_CLIENTS], MEAN),
         paper_has=lambda: in_brief(gaps("confree-table2", {"rule": "ConFREE"}, {"rule": MEAN})),
     ),
     Claim(
         "ConFREE",
-        "gains more with more clients",
+        "ConFREE's gain is larger with more clients",
         TABLE2,
         lambda: gains_more(MORE_CLIENTS, "ConFREE", *(f"clients={n}, participation=0.3" for n in (40, 20)), *TRIED),
         paper_has=lambda: in_brief([gain(method, "60", "0.3") - gain(method, "20", "0.3") for method in TRIED]),
     ),
     Claim(
         "ConFREE",
-        "gains less with more online under APFL and FedALA, more under FedRep",
+        "with a higher participation rate, ConFREE's gain is smaller under APFL and FedALA and larger under FedRep",
         TABLE2,
         by_participation,
         paper_has=less_with_more_online,
     ),
     Claim(
         "ConFREE",
-        "improves APFL on Flowers102, 60 clients, 30 % online: its largest gain",
+        "ConFREE improves APFL on Flowers102, 60 clients, 30 % participation (its largest published gain)",
         LARGEST,
         lambda: decisive.tested("APFL"),
         state=lambda: decisive.state("APFL"),
@@ -328,7 +368,7 @@ CLAIMS = (
     ),
     Claim(
         "ConFREE",
-        "… and FedALA there: its second largest",
+        "… and FedALA in the same setting (second largest)",
         LARGEST,
         lambda: decisive.tested("FedALA"),
         state=lambda: decisive.state("FedALA"),
@@ -336,19 +376,20 @@ CLAIMS = (
     ),
     Claim(
         "ConFREE",
-        "gains more where clients are less similar",
+        "ConFREE's gain is larger if clients are less similar",
         "ConFREE poster Figure 2",
-        unfit="accuracies of dissimilar clients are near 100 %: points do not compare; the poster's alphas are unknown",
+        unfit="accuracies of dissimilar clients are near 100 %, so their gains in points are not comparable; "
+        "the poster's Dirichlet alphas are unknown",
     ),
     Claim(
         "ConFREE",
-        "gains more on data with more classes",
+        "ConFREE's gain is larger on data with more classes",
         TABLE1,
-        unfit="our data sets differ in far more than their classes",
+        unfit="our data sets differ in much more than the number of classes",
     ),
     Claim(
         "ConFREE",
-        "accuracy rises, then falls with c",
+        "accuracy is higher with a medium c (0.5) than with 0.1 and 0.9",
         TABLE3,
         lambda: {
             name: difference
@@ -361,22 +402,23 @@ CLAIMS = (
     ),
     Claim(
         "ConFREE",
-        "sends less",
+        "ConFREE reduces communication",
         TABLE1,
-        unfit="the traffic is the same by construction; the paper counts one model less",
+        unfit="comity sends as many bytes with ConFREE as with Mean; the paper counts one model less with ConFREE",
     ),
     Claim(
         "ConFREE",
-        "takes hardly longer: at most 10 % (% of processor time per round)",
+        "ConFREE hardly changes the time per round (% of processor time)",
         TABLE1,
         longer,
         same=True,
         close=10.0,
-        note="our implementation, the setting of confree-decisive; paired by round, on a shared machine",
+        paired_by="round",
+        note="our implementation, the setting of confree-decisive; paired by round; measured on a shared machine",
     ),
     Claim(
         "FedCALM",
-        "is far above FedCP and its first stage on Flowers102 with ResNet4: its largest gains",
+        "on Flowers102 with ResNet4, FedCALM is far better than FedCP and its first stage (largest published gains)",
         "FedCALM largest gain",
         decisive.of_fedcalm,
         state=lambda: f"not run; `comity reproduce {decisive.FEDCALM} --scale night`",
@@ -385,69 +427,74 @@ CLAIMS = (
     Claim("FedCALM", "CALM improves every method", FIGURE5, lambda: with_rule("CALM", CALM, MEAN)),
     Claim(
         "FedCALM",
-        "… by its direction: also at the mean's length",
+        "… *control:* also with Mean's step length",
         FIGURE5,
         lambda: with_rule("CALM (length=mean)", CALM, MEAN),
     ),
-    Claim("FedCALM", "… by more than a longer step of Mean", FIGURE5, lambda: with_rule("CALM", CALM)),
     Claim(
         "FedCALM",
-        "CALM gains more in deeper nets",
+        "… *control:* also over Mean with its best step length",
+        FIGURE5,
+        lambda: with_rule("CALM", CALM),
+    ),
+    Claim(
+        "FedCALM",
+        "CALM's gain is larger in deeper networks",
         FIGURE5,
         lambda: gains_more(CALM[0], "CALM", *DEPTHS, "FedRep", "FedALA", "FedPAC"),
     ),
     Claim(
         "FedCALM",
-        "conflict grows with depth (% of pairs)",
+        "conflict between clients increases with depth (% of pairs of clients)",
         FIGURE5,
         conflict_by_depth,
-        note="share of pairs in conflict, in %; not paired by seed",
+        note="share of pairs of clients whose updates conflict, in %; not paired by seed",
     ),
     Claim(
         "FedCALM",
-        "CALM converges faster (after 10 of 50 rounds)",
+        "CALM speeds up convergence (accuracy after 10 of 50 rounds)",
         "FedCALM Figure 8",
         lambda: early([CALM[0]], "CALM"),
-        note="accuracy after ten of fifty rounds, digits",
+        note="digits",
     ),
     Claim(
         "FedCALM",
         "CALM improves methods on a transformer",
         "FedCALM Table 10",
-        unfit="15 rounds, most runs unstable, each rate at an end of its grid",
+        unfit="15 rounds, most runs unstable, every learning rate at an end of its grid",
         paper_has=lambda: in_brief(gaps("fedcalm-table10", {"rule": "CALM"}, {"rule": MEAN})),
     ),
     Claim(
         "FedCALM",
-        "the second stage adds to the projection",
+        "FedCALM's second stage improves on its first (the projection)",
         "FedCALM Table 6",
         lambda: over("fedcalm-table6", "FedCALM (stages=2)", ["FedCALM (stages=1)"]),
-        note="its p-value is the largest that counts",
+        note="its p-value is the largest that is significant",
         paper_has=lambda: in_brief(second_stage()),
     ),
     Claim(
         "FedCALM",
-        "FedCALM is above FedCP and FedPAC",
+        "FedCALM is better than FedCP and FedPAC",
         "FedCALM Table 6",
         lambda: over("fedcalm-table6", "FedCALM (stages=2)", ["FedCP", "FedPAC"]),
-        paper_has=lambda: f"{above_fedcp('2')}, FedCP",
+        paper_has=lambda: f"over FedCP: {above_fedcp('2')}",
     ),
     Claim(
         "FedCALM",
-        "… the projection alone is second best",
+        "… and so is its first stage by itself",
         "FedCALM Table 6",
         lambda: over("fedcalm-table6", "FedCALM (stages=1)", ["FedCP", "FedPAC"]),
-        paper_has=lambda: f"{above_fedcp('1')}, FedCP",
+        paper_has=lambda: f"over FedCP: {above_fedcp('1')}",
     ),
     Claim(
         "FedCALM",
-        "median and least client are far above those of others",
+        "FedCALM's median client and worst client are far better than those of other methods",
         "FedCALM Figure 9",
         lambda: by_client("fedcalm-table6", "FedCALM (stages=2)", ("FedRep", "FedALA", "FedCP", "FedPAC")),
     ),
     Claim(
         "FedCALM",
-        "eps 0.1 is better than 0.01 and 1, at C 10",
+        "eps = 0.1 is better than 0.01 and 1 (with C = 10)",
         "FedCALM Table 8",
         lambda: over(
             "fedcalm-table8", "FedCALM (eps=0.1, C=10.0)", [f"FedCALM (eps={e}, C=10.0)" for e in ("0.01", "1.0")]
@@ -456,38 +503,38 @@ CLAIMS = (
     ),
     Claim(
         "FedCALM",
-        "accuracy rises, then falls with C",
+        "accuracy is higher with a medium C (10) than with 0.1 and 100",
         "FedCALM Table 8",
         lambda: beyond_the_ends("fedcalm-table8", [f"FedCALM (eps=0.1, C={c})" for c in ("0.1", "10.0", "100.0")], 1),
         paper_has=lambda: value_over("method.C", "10", "0.1", "100", eps="0.1"),
     ),
     Claim(
         "FedCALM",
-        "more clients have weight with a larger C (clients)",
+        "with a larger C, more clients have weight (effective number of clients)",
         "FedCALM Figure 6",
         more_clients_with_c,
-        note="clients that the weights are worth, in the first ten rounds; the paper compares two nets",
+        note="effective number of clients in the first ten rounds; the paper compares two networks",
     ),
     Claim(
         "FEDORA",
-        "is above local training",
+        "FEDORA is better than local training",
         BALANCED,
         alone,
         paper_has=lambda: in_brief(gaps("fedora-balanced", {"method": "FEDORA"}, {"method": LOCAL})),
     ),
     Claim(
         "FEDORA",
-        "is above the other personal methods",
+        "FEDORA is better than other personalised methods",
         BALANCED,
         rivals,
-        note="3 of the 15 baselines",
+        note="3 of the slides' 15 baselines",
         paper_has=lambda: in_brief(
             [gap for rival in RIVALS for gap in gaps("fedora-balanced", {"method": "FEDORA"}, {"method": rival})]
         ),
     ),
     Claim(
         "FEDORA",
-        "plain averaging falls below local training",
+        "plain averaging is worse than local training",
         BALANCED,
         averaged,
         paper_has=lambda: in_brief(
@@ -496,40 +543,42 @@ CLAIMS = (
     ),
     Claim(
         "FEDORA",
-        "a client with many samples loses by taking from all others",
+        "a client with many samples is worse off under plain averaging",
         IMBALANCED,
         lambda: contrary(beside_the_big(range(1), *PLAIN)),
     ),
     Claim(
         "FEDORA",
-        "clients similar to it gain by joining",
+        "… clients similar to it gain by joining",
         IMBALANCED,
         lambda: beside_the_big(range(1, 3), "FEDORA", "LG-FedAvg", "Ditto"),
     ),
     Claim(
         "FEDORA",
-        "clients dissimilar to it may lose",
+        "… clients dissimilar to it may be worse off",
         IMBALANCED,
         lambda: contrary(beside_the_big(range(7, 19), *PLAIN)),
     ),
     Claim(
         "FEDORA",
-        "is faster than FedFomo, FedU and FedAMP (% of processor time per round)",
+        "FEDORA needs less time per round than FedFomo, FedU and FedAMP (% of processor time)",
         "FEDORA efficiency",
         faster,
-        note="our implementations, rotated MNIST; paired by round, on a shared machine; without FEDORA's first round",
+        paired_by="round",
+        note="our implementations, rotated MNIST; paired by round; measured on a shared machine; "
+        "without FEDORA's first round",
     ),
     Claim(
         "FedPG",
-        "its common model is the best",
+        "FedPG's global model is the most accurate",
         "FedPG Table 1",
         lambda: online("global-acc"),
-        note=f"{BY_COMMON}; FedRep's and FedFomo's common models are means that no client uses",
+        note=f"{BY_COMMON}; FedRep's and FedFomo's global models are means of client models that no client uses",
         paper_has=lambda: fedpg_over("global", *COMMON, *MADE),
     ),
     Claim(
         "FedPG",
-        "… also with half and all of the clients online",
+        "… also with half or all of the clients participating",
         "FedPG Table 2",
         lambda: more_online("global-acc"),
         note=BY_COMMON,
@@ -537,15 +586,15 @@ CLAIMS = (
     ),
     Claim(
         "FedPG",
-        "its personal models are best on everybody's tests",
+        "FedPG's personal models are the most accurate on all clients' tests (G-acc)",
         "FedPG Table 1",
         lambda: online("G-acc"),
-        note="rates chosen by G-acc on validation samples",
+        note="learning rates chosen by G-acc on validation samples",
         paper_has=lambda: fedpg_over("G-acc", *COMMON, *PERSONAL),
     ),
     Claim(
         "FedPG",
-        "… also with half and all of the clients online",
+        "… also with half or all of the clients participating",
         "FedPG Table 2",
         lambda: more_online("G-acc"),
         note=BY_COMMON,
@@ -553,14 +602,14 @@ CLAIMS = (
     ),
     Claim(
         "FedPG",
-        "… and with ten clients on some others' tests, S-FedPG's second",
+        "with ten clients, FedPG has the highest S-acc, ahead of S-FedPG, Ditto and FedAvg",
         "FedPG Figure 2",
         lambda: over("fedpg-figure1", "FedPG", ["S-FedPG (s=1)", "Ditto", "FedAvg"], "S-acc"),
-        note="rates chosen by S-acc on validation samples",
+        note="learning rates chosen by S-acc on validation samples",
     ),
     Claim(
         "FedPG",
-        "with gamma 0 they lose nothing against the common model",
+        "with gamma = 0, the personal models are as accurate on all clients' tests as the global model",
         "FedPG Table 2",
         abroad,
         same=True,
@@ -568,7 +617,7 @@ CLAIMS = (
     ),
     Claim(
         "FedPG",
-        "gamma raises accuracy on own tests",
+        "gamma > 0 raises the accuracy on clients' own tests",
         "FedPG Table 1",
         lambda: {g: line("fedpg-table1", g).over(line("fedpg-table1", GAMMAS[0])) for g in GAMMAS[1:]},
         paper_has=lambda: in_brief(
@@ -581,7 +630,7 @@ CLAIMS = (
     ),
     Claim(
         "FedPG",
-        "attacks of a tenth of the clients (A1, A2) do not harm it",
+        "attacks A1 and A2 by a tenth of the clients do not harm FedPG's global model",
         "FedPG Table 3",
         lambda: attacked("FedPG"),
         same=True,
@@ -590,7 +639,7 @@ CLAIMS = (
     ),
     Claim(
         "FedPG",
-        "… and harm FedAvg",
+        "… but harm FedAvg's",
         "FedPG Table 3",
         lambda: contrary(attacked("FedAvg")),
         note=BY_COMMON,
@@ -598,52 +647,52 @@ CLAIMS = (
     ),
     Claim(
         "FedPG",
-        "not in the paper: sign flips of a tenth of the clients harm it",
+        "*addition:* sign flips by a tenth of the clients harm FedPG's global model",
         "FedPG Table 3",
         lambda: contrary({"FedPG, flip": flip_of("FedPG")}),
         note=BY_COMMON,
     ),
     Claim(
         "FedPG",
-        "… more than FedAvg",
+        "… *addition:* and harm it more than FedAvg's",
         "FedPG Table 3",
         lambda: {"FedPG over FedAvg": between([flipped("FedAvg")], [flipped("FedPG")])},
         note=BY_COMMON,
     ),
     Claim(
         "FedPG",
-        "not in the paper: Lemma 1's repair improves its common model",
+        "*addition:* our repair of Lemma 1 improves the global model",
         "FedPG Table 1",
         lambda: repaired("fedpg-lemma"),
         note=f"two classes per client, a quarter online; {BY_COMMON}",
     ),
     Claim(
         "FedPG",
-        "… after 5 rounds with four IID clients",
+        "… *addition:* after 5 rounds with four IID clients",
         "FedPG Table 1",
         lambda: repaired("fedpg-lemma-iid", "rounds=5"),
         note=BY_COMMON,
     ),
     Claim(
         "FedPG",
-        "… after 40 rounds with four IID clients",
+        "… *addition:* after 40 rounds with four IID clients",
         "FedPG Table 1",
         lambda: repaired("fedpg-lemma-iid", "rounds=40"),
         note=BY_COMMON,
     ),
     Claim(
         "FedPG",
-        "s of S-FedPG hardly matters (0 and 4 over 1, S-acc)",
+        "S-FedPG's option s hardly matters (S-acc with s = 0 and 4 compared with 1)",
         "FedPG Figure 1",
         by_s,
         same=True,
-        note="rates chosen by S-acc on validation samples",
+        note="learning rates chosen by S-acc on validation samples",
     ),
     Claim(
         "FedPG",
-        "S-FedPG converges more steadily than FedPG",
+        "S-FedPG converges more steadily than FedPG (sum of all drops of S-acc)",
         "FedPG Figure 1",
         steadier,
-        note="the sum of all falls of S-acc between evaluations, in points",
+        note="the sum of all drops of S-acc between evaluations, in points",
     ),
 )

@@ -59,10 +59,10 @@ def gained(study: str, method: str, rule: str, block: str = "") -> Spread:
     return Spread({seed: with_it.by_seed[seed] - mean.by_seed[seed] for seed in with_it.by_seed})
 
 
-BLOCKS = {"confree-table1": "digits", "confree-table1-clothing": "clothes", "confree-table1-rates": "flowers"}
-BLOCKS |= {"confree-tuned": "clothes", "confree-table1-cifar10": "CIFAR-10", "fedcalm-table10": "ViT"}
+BLOCKS = {"confree-table1": "digits", "confree-table1-clothing": "Fashion-MNIST", "confree-table1-rates": "Flowers102"}
+BLOCKS |= {"confree-tuned": "Fashion-MNIST", "confree-table1-cifar10": "CIFAR-10", "fedcalm-table10": "ViT"}
 BLOCKS |= {"heart, clients=4": "heart", "watch, clients=20": "watch"}
-BLOCKS |= {f"clients={n}, participation={p}": f"{n} clients, {p:.0%}" for n in (20, 40) for p in (0.3, 0.6)}
+BLOCKS |= {f"clients={n}, participation={p}": f"{n} clients, {100 * p:.0f} %" for n in (20, 40) for p in (0.3, 0.6)}
 BLOCKS |= {"widths=64": "1 layer", "widths=64×64×64": "3 layers"}
 DEPTHS = ("widths=64×64×64", "widths=64")
 CONFREE = ("confree-table1", "confree-table1-clothing", "confree-table1-rates", "confree-table1-cifar10", "natural")
@@ -70,7 +70,11 @@ MORE_CLIENTS, TRIED = "confree-table2", ("APFL", "FedRep", "FedALA")
 CALM = ("fedcalm-figure5", "natural")
 FEDORA = "FEDORA (similarity=exp, neighbours=2, lam_form=exp)"
 TURNED = {"fedora-balanced": "digits", "fedora-balanced-mnist": "MNIST"}
-FEDORAS = TURNED | {"fedora-shifts": "label shift", "fedora-imbalanced": "one has more", "fedora-four": "four"}
+FEDORAS = TURNED | {
+    "fedora-shifts": "label shift",
+    "fedora-imbalanced": "one large client",
+    "fedora-four": "four clients",
+}
 PLAIN = ("FedAvg (personal_model=global)", "FedAvg (personal_model=finetune)")
 RIVALS = ("LG-FedAvg", "Ditto", "FedFomo")
 GAMMAS = ("FedPG (gamma=0.0)", "FedPG (gamma=0.3)", "FedPG (gamma=1.0)")
@@ -84,7 +88,7 @@ TUNED = "confree-tuned"
 def takers() -> Comparisons:
     groups = (("APFL", "FedALA", "FedPAC"), ("FedROD", "FedRep", "FedCP"))
     gains = [[gained("confree-table1", method, "ConFREE") for method in group] for group in groups]
-    return {"mean gain of the three over that of the three": between(*gains)}
+    return {"mean gain under the first three minus that under the other three": between(*gains)}
 
 
 def gains_more(study: str, rule: str, block: str, than: str, *methods: str) -> Comparisons:
@@ -134,8 +138,11 @@ def contrary(found: Comparisons) -> Comparisons:
 
 def abroad() -> Comparisons:
     """Everybody's accuracy of the personal models with gamma 0 over the common model's own, in every study."""
-    found = {"a quarter online": line("fedpg-table1", GAMMAS[0]), "all of 10 online": line("fedpg-figure1", "FedPG")}
-    found |= {f"{share} online": each for share, (each, *_) in by_share().items()}
+    found = {
+        "a quarter participating": line("fedpg-table1", GAMMAS[0]),
+        "all of 10 participating": line("fedpg-figure1", "FedPG"),
+    }
+    found |= {f"{share} participating": each for share, (each, *_) in by_share().items()}
     return {name: between([each.by_seed("G-acc")], [each.by_seed("global-acc")]) for name, each in found.items()}
 
 
@@ -159,7 +166,7 @@ def online(what: str) -> Comparisons:
 def more_online(what: str) -> Comparisons:
     """FedPG over FedAvg and FedFV with more clients online."""
     return {
-        f"{each.method}, {share} online": ours.over(each, what)
+        f"{each.method}, {share} participating": ours.over(each, what)
         for share, (ours, *theirs) in by_share().items()
         for each in theirs
     }
@@ -190,7 +197,7 @@ def flip_of(label: str) -> Difference:
 def by_s() -> Comparisons:
     """S-acc of S-FedPG with the other values of s over that with s 1, the supplement's."""
     one = line("fedpg-figure1", "S-FedPG (s=1)")
-    return {f"s {s}": line("fedpg-figure1", f"S-FedPG (s={s})").over(one, "S-acc") for s in (0, 4)}
+    return {f"s = {s}": line("fedpg-figure1", f"S-FedPG (s={s})").over(one, "S-acc") for s in (0, 4)}
 
 
 def steadier() -> Comparisons:
@@ -270,12 +277,12 @@ def early(studies: Iterable[str], rule: str) -> Comparisons:
 def tuned() -> Comparisons:
     """ConFREE over Mean, each with its own tuned options."""
     arms = {(each.method, each.rule.partition(" (")[0]): each for each in lines(TUNED)}
-    return {f"{m} (clothes)": arms[m, "ConFREE"].over(arms[m, MEAN]) for m in dict.fromkeys(m for m, _ in arms)}
+    return {f"{m} (Fashion-MNIST)": arms[m, "ConFREE"].over(arms[m, MEAN]) for m in dict.fromkeys(m for m, _ in arms)}
 
 
 def by_client(study: str, label: str, others: Iterable[str]) -> Comparisons:
     """The median client and the least one of a method over those of others."""
-    kinds = {"median": median, "least": min}
+    kinds = {"median client": median, "worst client": min}
     return {
         f"{other}, {kind}": between([of_clients(study, label, how)], [of_clients(study, other, how)])
         for kind, how in kinds.items()
@@ -287,7 +294,7 @@ def repaired(study: str, block: str = "") -> Comparisons:
     """FedPG's common model with Lemma 1's repair over that without, by the share below which the term is dropped."""
     plain, *mended = (line(study, f"FedPG (least_descent={share})", block) for share in ("0.0", "0.1", "0.5", "1.0"))
     return {
-        f"least_descent {share}": each.over(plain, "global-acc")
+        f"least_descent {share:g}": each.over(plain, "global-acc")
         for share, each in zip((0.1, 0.5, 1), mended, strict=True)
     }
 

@@ -148,8 +148,8 @@ def decisive_cost() -> str:
         f"{runs} runs took {number(minutes / 60, 1)} hours together, {number(minutes / runs, 0)} minutes each, "
         f"on a machine shared with other work ({machine['system']}, {machine['cores']} cores, "
         f"{', '.join(f'{name} {version}' for name, version in told['versions'].items())}, "
-        f"trainer {' and '.join(told['trainers'])}, {told['date']}). The 500 rounds of one run need about "
-        f"{' and '.join(alone)} of one core."
+        f"trainer {' and '.join(told['trainers'])}, {told['date']}). Without evaluation, the 500 rounds of one "
+        f"run need about {' and '.join(alone)} of processor time."
     )
 
 

@@ -11,7 +11,7 @@ FEATURES = {
     "probe": "**gain of the probe** (in use)",
     "brier": "gain of the probe, in Brier score",
     "rows": "rows",
-    "skew": "class skew: distance of its class shares from everybody's",
+    "skew": "class skew: distance of its class shares from those of all clients",
     "curve": "learning curve: own model minus one from half of its rows",
     "conflict early": "conflict in early rounds: minus the mean cosine with the other updates",
     "conflict late": "conflict in late rounds",
@@ -133,7 +133,7 @@ def ask_faults() -> str:
     for fault in dict.fromkeys(row["fault"] for row in rows):
         there, found = (sum(int(row[key]) for row in rows if row["fault"] == fault) for key in ("put in", "found"))
         body.append([fault, str(there), str(found), f"{100 * found / there:.0f} %"])
-    return grid(["fault", "put in", "found", "share"], body)
+    return grid(["fault", "cases", "found", "share"], body)
 
 
 def ask_alarms(what: str) -> str:

@@ -117,8 +117,12 @@ def _cell(result: Result | None) -> str:
 
 
 def leaderboard_notes() -> str:
+    """The notes of ``comity bench`` but for those that the page itself says."""
     found = board()
-    return "" if found is None else "\n".join(f"- {note}" for note in found.notes)
+    kept = (
+        [] if found is None else [each for each in found.notes if not each.startswith(("Clients:", "Metrics differ"))]
+    )
+    return "\n".join(f"- {note}" for note in kept)
 
 
 def leaderboard_count(configuration: str, what: str) -> str:
@@ -170,15 +174,20 @@ def leaderboard_setup() -> str:
     ends = [each.pop("rates at an end of those tried", "0 of 0").split(" of ") for each in batches]
     at_an_end, searches = (sum(map(int, counts)) for counts in zip(*ends, strict=True))
     known = {name: listed(sorted({each[name] for each in batches if name in each})) for name in batches[-1]}
-    again = ", including results that were measured again" if len(batches) > 1 else ""
+    again = ", including runs that were repeated" if len(batches) > 1 else ""
     seeds = sorted({each.seeds for each in found.results.values()})
     shown = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-    conditions = list(dict.fromkeys(each.conditions for each in found.results.values()))
+    federations: dict[str, set[str]] = {}
+    for each in found.results.values():
+        federations.setdefault(each.conditions, set()).add(each.federation)
+    most, *fewer = sorted(federations, key=lambda text: -len(federations[text]))
+    conditions = [f"Conditions: {most}."]
+    conditions += [f"Conditions of {listed(sorted(federations[text]))}: {text}." for text in fewer]
     words = [
-        f"{len(found.federations)} federations, {shown} seeds, three per repetition. The runs took {number(hours, 1)} "
-        f"core hours on a machine shared with other programs{again}. The search for learning rates is not counted.",
-        "Versions and hardware: " + ", ".join(f"{name} {value}" for name, value in known.items()) + ".",
-        *(f"Conditions: {each}." for each in conditions),
+        f"{len(found.federations)} federations, {shown} seeds per configuration. The runs took {number(hours, 1)} core "
+        f"hours on a machine shared with other programs{again}. The search for learning rates is not counted.",
+        "Versions and number of cores: " + ", ".join(f"{name} {value}" for name, value in known.items()) + ".",
+        *conditions,
         f"In {at_an_end} of {searches} searches the chosen learning rate is the smallest or largest that was tried; "
         "a better one may lie beyond.",
     ]  # fmt: skip

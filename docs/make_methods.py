@@ -18,26 +18,28 @@ CLIENTS, ROUNDS = 4, 2
 HEAD = """\
 # Methods
 
-A method says how clients train and what they share. A [rule](rules.md) says how the server combines what they send;
-any rule can replace a method's averaging step, unless the method brings its own.
+A method says how clients train and what they share. A [rule](rules.md) says how the server combines what clients send.
+Any rule can replace a method's averaging step, unless the method has its own rule or combines models in its own way.
 
 ```
 comity run --method FedRep --method.head_epochs 5 --rule ConFREE --rule.c 0.4
 comity run --method FedRep --help        # the options of FedRep
 ```
 
-To choose a method, see [Which method should I use?](../how-to/which-method.md). The page
-[Equations and published settings](method-details.md) explains the symbols and has each method's settings in its paper
-and in public code. To write a method, follow the tutorial [A method of your own](../tutorials/own-method.md).
+To choose a method, see [Which method should I use?](../how-to/which-method.md). To write a method, follow the tutorial
+[A method of your own](../tutorials/own-method.md). The *body* of a model is the layers that compute features; the
+*head* is the last layer, which classifies. Symbols are explained on the page [Equations and published
+settings](method-details.md), other words in the [glossary](glossary.md).
 
 ## Overview
 
-- *shares*: the parts of the model that travel.
-- *rule acts on*: the parts that the rule combines. *Own rule* in this column means that the method brings its rule, and
-  *nothing, own mixing* that it combines models without a rule.
-- *kept*: what a client keeps between rounds. *Down*, *up*: what it receives and sends per round. Unit: the size of the
-  model, measured with an MLP of {size:,} parameters and {clients} clients. The model of kNN-Per includes its memory,
-  which does not travel.
+- *shares*: the parts of the model that clients and server exchange. Some methods also exchange other data, such as
+  control variates or prototypes.
+- *rule acts on*: the parts that the rule combines. *Own rule*: the method always uses the rule named here. *Own
+  mixing*: the method combines models (FedProto: prototypes) in its own way, without a rule.
+- *kept*: what a client stores between rounds. *Down*, *up*: what a client receives and sends per round. The unit of
+  these three columns is the size of the model. They were measured with an MLP of {size:,} parameters and {clients}
+  clients. For kNN-Per, the size includes the memory of samples, which is not sent; so its other parts look small.
 
 | method | paper | shares | rule acts on | kept | down | up |
 |---|---|---|---|--:|--:|--:|
@@ -45,166 +47,179 @@ and in public code. To write a method, follow the tutorial [A method of your own
 DETAILS = """\
 # Methods: equations and published settings
 
-For each [method](methods.md), its equations, its settings in the paper, and what public code does differently. Such
-settings decide how strong a method looks in a comparison.
+For each [method](methods.md), this page has its equations, its settings in the paper, and what public code does
+differently. With other settings a method can look stronger or weaker in a comparison.
 
-- Code was read as of 2025. PFLlib, FL-bench and easyFL are collections of methods. "The FedPG papers' platform" is the
-  public code of FedPG's authors for their experiments, without FedPG itself.
-- ° marks settings as commonly reported: we did not read the paper again.
-- Methods are evaluated with the newest shared part, before local training (`--eval-point received`), unless an
-  entry says otherwise.
-- `b` is the body, `h` the head, `f_i` the training loss of client i, `z = b(x)` the features.
+- *Paper*: ° marks settings that we took from other sources and did not check in the paper.
+- *Public code*: as of 2025. *Authors* means the code of the paper's authors. PFLlib, FL-bench and easyFL are
+  collections of methods. "The FedPG platform" is the code that the authors of FedPG published for their experiments; it
+  does not include FedPG.
+- Methods are evaluated with the newest shared part, before local training (`--eval-point received`), unless an entry
+  says otherwise.
+
+| symbol | meaning |
+|---|---|
+| i, k, n_i, n | a client; a class or another client; number of samples of client i; of all clients together |
+| theta, θ, w | parameters of the model; Δ_i is client i's update |
+| b, h, z = b(x) | body; head; features of the sample x |
+| f_i, lr | training loss of client i; learning rate |
+| CE, MSE | cross-entropy; mean squared error |
+| ‖·‖, ⟨·, ·⟩, ⊙ | Euclidean norm; inner product; elementwise product |
+| simplex | all vectors of weights that are at least 0 and sum to 1 |
 
 """
 PUBLISHED = {
     "Local": (
         "the baseline",
-        "FEDORA's code trains all clients in every round, PFLlib only sampled clients",
+        "FEDORA's authors train all clients in every round, PFLlib only the sampled ones",
     ),
     "FedAvg": (
         "average by size; the global model is evaluated",
-        "FEDORA's tables have the global model and the fine-tuned one as two rows; the FedPG papers evaluate the model "
-        "after local training",
+        "FEDORA's tables have two rows, the global model and the fine-tuned one; the FedPG papers evaluate the "
+        "model after local training",
     ),
     "FedProx": (
-        "° mu from {0.001, 0.01, 0.1, 1}; inexact solves allowed",
-        "PFLlib's default mu is 0, which is FedAvg; FL-bench has 1",
+        "° mu from {0.001, 0.01, 0.1, 1}; a client may stop at an inexact solution",
+        "PFLlib's default mu is 0, which is FedAvg; FL-bench's is 1",
     ),
     "SCAFFOLD": (
-        "° option II, server rate 1, unweighted averages, plain SGD",
-        "PFLlib averages y by size; in the version that we read, c moves too far, by a factor equal to the number of "
-        "clients present",
+        "° option II, server learning rate 1, unweighted averages, plain SGD",
+        "PFLlib averages y by size; in the version that we read, it moves c too far, by a factor equal to the "
+        "number of clients in the round",
     ),
     "FedPer": (
         "° the head is the classifier, or the classifier and the last block",
-        "PFLlib and FL-bench: the classifier",
+        "in PFLlib and FL-bench the head is the classifier",
     ),
     "FedRep": (
         "° 10 epochs of the head (5 on some data), then 1 of the body",
-        "PFLlib: 1 epoch of each; the FedPG papers' platform: 5 of the head, which is only the classifier's bias",
+        "PFLlib trains 1 epoch of each; the FedPG platform trains 5 epochs of the head, which there is only the "
+        "classifier's bias",
     ),
     "LG-FedAvg": (
         "the top layers are shared",
-        "authors: starts from a trained FedAvg model, averages without weights; PFLlib: from scratch, by size; "
-        "FL-bench shares the first layers instead",
+        "the authors start from a model trained with FedAvg and average without weights; PFLlib starts from "
+        "scratch and averages by size; FL-bench shares the first layers instead",
     ),
     "Ditto": (
         "° lam around {0.05, 0.1, 0.2, 1, 2}",
-        "authors' scripts 1; PFLlib's default is 0, which is Local; the FedPG papers' platform restarts v from w "
-        "in every round",
+        "the authors' scripts have lam 1; PFLlib's default is 0, which is Local; the FedPG platform sets v to w "
+        "at the start of every round",
     ),
     "Per-FedAvg": (
         "° alpha 0.01, beta 0.001, three independent batches per step",
-        "PFLlib halves one batch of double size, and so makes half the steps; ConFREE's code trains twice per round, "
-        "for this method only; public code evaluates after one step on one batch",
+        "PFLlib draws batches of double size and halves them, so it makes half as many steps; ConFREE's code "
+        "trains twice per round, for this method only; public code evaluates after one step on one batch",
     ),
     "APFL": (
-        "° v moves by the gradient at the mixture; alpha 0.25 to 0.75 or learnt",
-        "the gradient is taken at v itself, alpha is learnt at every batch and pulled to 0, and v is overwritten by "
-        "the mixture; PFLlib starts at alpha 1, FL-bench mixes logits at 0.5",
+        "° the gradient for v is taken at the mixture; alpha 0.25 to 0.75, or learned",
+        "the gradient for v is taken at v itself, alpha is learned at every batch and pulled to 0, and the "
+        "mixture replaces v; PFLlib starts at alpha 1; FL-bench mixes logits at 0.5",
     ),
     "pFedMe": (
         "lam 15, K 5, 20 batches per round",
-        "authors: inner rate 0.09 (MNIST) or 0.01 (synthetic), eta 0.005, beta 1 or 2; PFLlib's default beta 0 "
-        "never moves the common model; the FedPG papers' platform makes one proximal step",
+        "the authors' personal_lr is 0.09 (MNIST) or 0.01 (synthetic data), eta 0.005, beta 1 or 2; PFLlib's "
+        "default beta is 0, so the global model never moves; the FedPG platform makes one proximal step",
     ),
     "kNN-Per": (
         "° k 10, the whole training set in the memory, lam tuned for each client",
-        "FL-bench: mixes p_knn with logits, not with probabilities, at one weight for all; squared distances over the "
-        "number of features",
+        "FL-bench mixes p_knn with logits instead of probabilities, with the same weight for all clients; it "
+        "divides squared distances by the number of features",
     ),
     "FedAMP": (
-        "° lam 1, alpha 1e4 (decaying), sigma 1e6: a pull of 1e-4",
-        "in PFLlib and the FedPG papers' platform the pull has no gradient, so the method equals Local",
+        "° lam 1, alpha 1e4 (decaying), sigma 1e6; so the pull lam/alpha is 1e-4",
+        "in PFLlib and the FedPG platform the pull has no gradient, so the method equals Local",
     ),
     "FedFomo": (
-        "lengths of differences in L2",
-        "authors: L1 by default, 5 or 10 models, epsilon 0.3, 0.05 less per round; PFLlib: 5 models, no random ones, "
-        "the last fifth of the data for validation",
+        "distances between models in the L2 norm",
+        "the authors use the L1 norm by default, 5 or 10 models, and epsilon 0.3, which falls by 0.05 per round; "
+        "PFLlib uses 5 models, no random ones, and the last fifth of the data for validation",
     ),
     "FedU": (
         "Laplacian step after local training",
-        "authors: a_kl 0.5; since May 2022 the sum over neighbours is commented out, so the method equals Local",
+        "the authors' a_kl is 0.5; since May 2022 the sum over neighbours is commented out, so the method equals Local",
     ),
     "FedROD": (
         "gamma 1; the personal head is linear or comes from a hypernetwork",
-        "no code of the authors; in PFLlib the personal head starts as a copy of the global one; FL-bench adds both "
-        "losses and backpropagates once",
+        "the authors published none; in PFLlib the personal head starts as a copy of the global one; FL-bench "
+        "adds both losses and backpropagates once",
     ),
     "FedCP": (
         "° lam 5 at learning rate 0.005",
-        "PFLlib: lam 1 by default; noise is also added in evaluations",
+        "PFLlib's default lam is 1; it also adds noise in evaluations",
     ),
     "FedALA": (
-        "p 1 layer, rate 1, 80 % of the data, threshold 0.1",
-        "PFLlib: the classifier's two tensors, a contiguous 80 %, the last batch's loss decides; evaluated before "
-        "local training",
+        "1 layer (p), rate 1, 80 % of the data, threshold 0.1",
+        "PFLlib adapts the classifier's weight and bias on a contiguous 80 % of the data, stops by the last "
+        "batch's loss, and evaluates before local training",
     ),
     "FedAS": (
-        "° the body is aligned with the client's own prototypes; clients are weighted by their Fisher information",
-        "PFLlib: one epoch at rate 0.01, in one body that all clients of a round change in turn; a client's model is "
-        "evaluated before it receives the new body",
+        "° the body is aligned with the client's own prototypes (mean features per class); clients are weighted "
+        "by their Fisher information",
+        "PFLlib aligns for one epoch at rate 0.01, and all clients of a round change the same body in turn; it "
+        "evaluates a client's model before the client receives the new body",
     ),
     "FedPAC": (
         "head 1 epoch, then the body with lam 1",
-        "authors: rate 0.1 for the head, 0.01 for the body, momentum 0.5, weight decay 5e-4; PFLlib: one rate for"
-        " both, weights below 1e-3 cut without rescaling",
+        "the authors' learning rate is 0.1 for the head and 0.01 for the body, with momentum 0.5 and weight decay "
+        "5e-4; PFLlib has one learning rate for both, and sets weights below 1e-3 to 0 without rescaling",
     ),
     "pFedFDA": (
         "° cross-validation chooses the weight between global and own Gaussian features",
-        "FL-bench: beta by L-BFGS over two folds, of the test samples; covariances have 1 added to their diagonal",
+        "FL-bench finds beta by L-BFGS over two folds of the test samples, and adds 1 to the diagonal of covariances",
     ),
     "SplitGP": (
         "° gamma 0.5, lam 0.2, threshold 0.05 to 2.3",
-        "the FedPG papers' platform has one number, 0.2, for gamma and lam, whole models instead of parts, and "
+        "the FedPG platform has one number, 0.2, for gamma and lam, whole models instead of parts, and "
         "evaluates after local training",
     ),
     "pFedHN": (
         "one client per step, 50 inner steps",
-        "authors: rate 0.01, momentum 0.9, weight decay 1e-3, gradients clipped at 50; FL-bench: several clients "
-        "per round, one after another",
+        "the authors' server has learning rate 0.01, momentum 0.9, weight decay 1e-3, and clips gradients at 50; "
+        "FL-bench has several clients per round, one after another",
     ),
     "IFCA": (
-        "average within clusters; different random starts",
-        "authors: without weights; 4 clusters (rotated MNIST), 2 (rotated CIFAR)",
+        "average within clusters; different random initial models",
+        "the authors average without weights, with 4 clusters (rotated MNIST) or 2 (rotated CIFAR)",
     ),
     "FeSEM": (
-        "distances of all parameters",
-        "authors: of one layer, every few rounds, clusters of one client skipped",
+        "distances over all parameters",
+        "the authors take the distances of one layer, every few rounds, and skip clusters of one client",
     ),
     "FedMGDA+": (
-        "° eps from {0, 0.05, 0.1, 0.5, 1} around 1/N; tuned, decaying server rate",
-        "easyFL: eps 0.1 around the sizes' shares, server rate 1; the FedPG papers' platform: the local rate, "
-        "evaluated after local training",
+        "° eps from {0, 0.05, 0.1, 0.5, 1} around 1/N; tuned, decaying server learning rate",
+        "easyFL has eps 0.1 around the clients' shares of the samples and server learning rate 1; the FedPG "
+        "platform takes the local learning rate and evaluates after local training",
     ),
     "FedFV": (
         "° alpha and tau tuned; absent clients of the previous tau rounds",
-        "authors: alpha 0.1, tau 1, a window that includes the current round",
+        "the authors have alpha 0.1 and tau 1; the tau rounds include the current one",
     ),
     "FEDORA": (
         "slides: sum of cosines, all neighbours, lambda max(1e-8, difference)",
-        "authors: labels included, exp(10 cosine), the two nearest, lambda exp(difference / 2), pull after the "
-        "optimiser",
+        "the authors include labels, and have exp(10 · cosine), the two most similar clients, lambda "
+        "exp(difference / 2), and the pull after the optimiser step",
     ),
     "FedCALM": (
-        "eps 0.1; C 0.1 to 100 by data and depth; the client is not described",
-        "none public",
+        "eps 0.1; C 0.1 to 100, depending on data and depth; local training is not described",
+        "none",
     ),
     "FedPG": (
-        "supplement only; global direction as FedMDFG and FedLF, the personal one is a reconstruction",
-        "the algorithm's classes are withheld; a helper for the direction is open",
+        "we had only the supplement; the global direction is that of FedMDFG and FedLF, the personal one is our "
+        "reconstruction",
+        "none of the algorithm, except a helper that computes the direction",
     ),
     "S-FedPG": (
         "line search of the supplement's Algorithm 1, s 1",
-        "withheld; FedMDFG's line search is open (s 5, beta 1e-4)",
+        "none; FedMDFG's line search is public (s 5, beta 1e-4)",
     ),
     "FedBN": (
         "° BatchNorm's parameters and statistics stay with the client",
         "not compared",
     ),
     "FedBABU": (
-        "° the head is never trained in rounds; fine-tuned for a few epochs at the end",
-        "PFLlib: 10 epochs of fine-tuning",
+        "° rounds never train the head; fine-tuned for a few epochs at the end",
+        "PFLlib fine-tunes for 10 epochs",
     ),
     "FedProto": (
         "° lam 1; evaluated by the nearest prototype",
@@ -242,7 +257,7 @@ def pages() -> dict[str, str]:
         kept = sum(tensor.numel() for key, tensor in state.items() if key != "engine/counters") / size
         down, up = (way / 4 / CLIENTS / size for way in (traffic.down, traffic.up))
         rows.append(
-            f"| [{name}](#{anchor(name)}) | {paper(method)} | {' + '.join(done.site.method.shared) or 'nothing'} | "
+            f"| [{name}](#{anchor(name)}) | {paper(method)} | {' + '.join(done.site.method.shared) or '–'} | "
             f"{acts_on(done.site.method)} | {kept:.2f} | {down:.2f} | {up:.2f} |"
         )
     head = HEAD.format(size=size, clients=CLIENTS) + "\n".join(rows) + "\n\n"
@@ -256,8 +271,8 @@ def acts_on(method: Method[Any, Any]) -> str:
     own = method.own_rule()
     if own is not None:
         name = next(name for name, rule in RULES.items() if rule is type(own))
-        return "nothing, own mixing" if type(own) is Mean else f"{' + '.join(method.shared)}; own rule: {name}"
-    return " + ".join(getattr(method, "ruled", method.shared)) or "nothing"
+        return "own mixing" if type(own) is Mean else f"{' + '.join(method.shared)}; own rule: {name}"
+    return " + ".join(getattr(method, "ruled", method.shared)) or "–"
 
 
 def kind(option: Option) -> str:

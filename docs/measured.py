@@ -147,7 +147,7 @@ def read(file: str) -> list[Row]:
 HEADS = {column.name: column.heading for column in COLUMNS}
 HEADS |= {"difference": "over Mean", "gain": "gain over Local", "harmed": "clients harmed", "MB": "MB per round"}
 HEADS |= {f"{name} std": f"{name}, std over clients" for name in ("S-acc", "G-acc")}
-HEADS |= {"relative": "relative to Local", "seconds": "s per round"}
+HEADS |= {"relative": "relative to Local", "seconds": "s per round", "global": "global model"}
 PARTS = {"gain": ("low", "high"), "difference": ("low", "high"), "harmed": ("of", "beyond chance"), "gaining": ("of",)}
 """Columns of the studies' files, which earlier versions made, and what the files have beside their values."""
 
@@ -204,20 +204,20 @@ def about(study: str) -> str:
     files = f"[table]({study}.csv)" + (f", [runs]({study}-runs.csv)" if lines(study)[0].runs else "")
     text = (
         f"`{told['command']}` · {told['runs']} runs, {told['seeds']} seeds, "
-        f"{told['core minutes']} minutes of run time, {told['date']} · {files}."
+        f"run time {told['core minutes']} min, {told['date']} · {files}."
     )
     if "lr" in told:
         rates, ends = [value for value, _ in told["lr"]], [value for value, at_an_end in told["lr"] if at_an_end]
         each = ", ".join(f"{value:g} ({count})" for value, count in sorted(Counter(rates).items()))
-        text += f" Learning rates: {each}; {len(ends)} of {len(rates)} are at an end of those tried"
-        text += f", {sum(value == max(rates) for value in ends)} at the largest." if ends else "."
+        text += f" Chosen learning rates (how often): {each}; {len(ends)} of {len(rates)} at an end of their list"
+        text += f", {sum(value == max(rates) for value in ends)} at its upper end." if ends else "."
     if not lines(study)[0].runs:
         return text
     moved = [each.by_seed().mean - each.by_seed("late").mean for each in lines(study)]
     fell = sum(int(run["unstable"]) > 0 for each in lines(study) for run in each.runs)
     return (
-        f"{text} In the last fifth of the rounds accuracies move by {number(median(map(abs, moved)))} points (median), "
-        f"at most by {number(max(map(abs, moved)))}; {fell} runs are unstable."
+        f"{text} In the last fifth of the rounds accuracies change by {number(median(map(abs, moved)))} points "
+        f"(median), at most by {number(max(map(abs, moved)))}. Unstable runs: {fell}."
     )
 
 

@@ -205,10 +205,12 @@ def test_what_a_claim_comes_to(monkeypatch: pytest.MonkeyPatch) -> None:
     assert claims.Claim("x", "y", "z", lambda: {"a": sure}, same=True).outcome(0.01)[0] == "contradicted"
     untested = claims.Claim("x", "y", "z", lambda: {"a": sure}, unfit="why", paper_has=lambda: "1.2")
     assert untested.outcome(0.01) == ("not tested", "–", "why")
-    assert untested.row(0.01) == ["y", "not tested", "–", "why", "–", "–", "1.2"]
+    assert untested.row(0.01) == ["y", "not tested", "–", "why", "–", "1.2"]
     several = claims.Claim("x", "y", "z", lambda: {"a": chance, "b": contrary, "c": sure}).row(0.01)
-    assert several[2:4] == ["1 ↑, 1 ↓ of 3", "median 0.50; 2.00 [1.50, 2.50] c … −2.00 [−2.50, −1.50] b"]
-    assert several[5:] == ["8", "–"]
+    assert several[2] == "1 for, 1 against, of 3"
+    assert several[3] == "median 0.50<br>highest 2.00 [1.50, 2.50] c<br>lowest −2.00 [−2.50, −1.50] b"
+    assert several[5:] == ["–"]
+    assert nothing.row(0.01)[2] == "1 of 1 within ±1"
 
 
 def test_published_differences_are_those_of_the_same_setting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,15 +317,15 @@ def test_each_method_of_the_decisive_experiment_is_judged_when_it_is_complete(
     assert decisive.decisive() == "8 of 64 runs (FedALA + Mean: all 8 seeds)"
     assert "| FedALA + Mean | 8 | " in decisive.decisive_table()
     some, _ = rows(FedALA_Mean=6, FedALA_ConFREE=5)  # five seeds of eight
-    assert some[1:] == ["not tested", "–", f"11 of 32 runs; {command}", "–", "–", "2.79"]
+    assert some[1:] == ["not tested", "–", f"11 of 32 runs; {command}", "–", "2.79"]
     assert decisive.decisive() == "11 of 64 runs"
     assert "| FedALA + ConFREE | 5 | 34.20 ± 1.74 | 37.20 ± 1.74 | 38.20 ± 1.74 | 59.33 |" in decisive.decisive_table()
     gains = "| FedALA + ConFREE | Mean | 5 | 2.20 [2.00, 2.40] | 5.20 [5.00, 5.40] | 6.20 [6.00, 6.40] | 2.79 | – |"
     assert decisive.decisive_gains().endswith(gains)  # no arrow: it is not judged
     half, other = rows(FedALA_Mean=8, FedALA_ConFREE=8, APFL_Mean=1)
-    assert half[1:3] == ["shown", "1 ↑, 0 ↓ of 1"]
-    assert half[5:] == ["8", "2.79"]
-    assert other[1:] == ["not tested", "–", f"1 of 32 runs; {command}", "–", "–", "3.42"]
+    assert half[1:3] == ["shown", "1 for, 0 against, of 1"]
+    assert half[5:] == ["2.79"]
+    assert other[1:] == ["not tested", "–", f"1 of 32 runs; {command}", "–", "3.42"]
     assert decisive.decisive() == "17 of 64 runs (FedALA + Mean, FedALA + ConFREE: all 8 seeds)"
     assert "| FedALA + ConFREE | Mean | 8 | ↑ 2.35 [2.15, 2.55] | 5.35 [" in decisive.decisive_gains()
     (tmp_path / "confree-decisive").mkdir()
@@ -398,9 +400,9 @@ def test_fedcalms_largest_gains_are_judged_with_all_seeds(monkeypatch: pytest.Mo
     measured.lines.cache_clear()
     assert row(7)[1:3] == ["not tested", "–"]
     found = row(decisive.SEEDS)
-    assert found[1:3] == ["shown", "2 ↑, 0 ↓ of 2"]
-    assert "15.00 [15.00, 15.00] FedCP … 11.00 [11.00, 11.00] its first stage" in found[3]
-    assert found[-1] == "12.75, 11.68"
+    assert found[1:3] == ["shown", "2 for, 0 against, of 2"]
+    assert found[3].endswith("highest 15.00 [15.00, 15.00] FedCP<br>lowest 11.00 [11.00, 11.00] its first stage")
+    assert found[-1] == "12.75 (over FedCP), 11.68 (over its first stage)"
     measured.lines.cache_clear()
 
 

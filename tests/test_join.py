@@ -34,7 +34,7 @@ def test_the_command_ends_with_a_page_models_and_the_next_commands(
     said = capsys.readouterr().out
     assert Path("joined/report.html").stat().st_size > 10_000
     assert len(list(Path("joined/models").iterdir())) == 3
-    for words in ("target: outcome; each ward is a client", "chosen by validation", "comity predict joined"):
+    for words in ("the target is outcome; each ward is a client", "chosen by validation", "comity predict joined"):
         assert words in said
     assert main(["join", *arguments, "--quiet"]) == 0, "a finished study is not done again"
 

@@ -1,4 +1,4 @@
-"""comity: personalised federated learning that shows which clients joining harms, and protects them."""
+"""comity: personalised federated learning that measures which clients gain or are harmed, and protects them."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

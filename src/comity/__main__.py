@@ -19,7 +19,7 @@ from comity._errors import ComityError, complain
 
 atexit.register(gc.freeze)  # otherwise Python garbage-collects all of torch once more at exit: 0.5 s
 
-HEAD = "comity: personalised federated learning that shows which clients joining harms"
+HEAD = "comity: personalised federated learning that measures who gains and who is harmed"
 FOOT = """\
 Try      comity run --method FedRep --partition dirichlet --partition.alpha 0.1 --rounds 30
          comity study --method FedAvg,FedRep --rule Mean,ConFREE --seeds 3 --out studies/first

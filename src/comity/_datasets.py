@@ -206,6 +206,6 @@ def _missing(name: str, info: DatasetInfo, folder: Path) -> ComityError:
     if info is UNKNOWN:
         return unknown("data set", name, DATASETS, hint=f"({looked})")
     ways = [f"put {info.get} there"] if info.get else []
-    ways += [f"{install(name)}, which brings the recordings"] if info.shipped else []
-    ways += [f"{install('hub')} to fetch {info.hub} from the hub"] if info.hub else []
+    ways += [f"run {install(name)}, which installs the recordings"] if info.shipped else []
+    ways += [f"run {install('hub')}, then comity fetches {info.hub} from the Hugging Face hub"] if info.hub else []
     return ComityError(f"data {name}: {looked} (set by --data-dir or COMITY_DATA); to get it: {', or '.join(ways)}")

@@ -1,6 +1,6 @@
-"""Natural federations: data of clients that exist, such as countries, patients and speakers. What is known of one.
+"""Natural federations: data of real clients, such as countries, patients and speakers.
 
-This needs no torch. ``comity._federations`` lists them, ``comity.data.sources.natural`` reads their files.
+This module needs no torch. ``comity._federations`` lists them, ``comity.data.sources.natural`` reads their files.
 """
 
 import os
@@ -33,7 +33,7 @@ class NaturalOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class NaturalFederation:
-    """What is known of one before its file is read."""
+    """Description of a natural federation, known before its file is read."""
 
     name: str = ""
     about: str
@@ -111,21 +111,22 @@ class NaturalFederation:
     def card(self) -> str:
         """All of this in lines, and what to do to have the file."""
         todo = (
-            "nothing to get: it is embedded"
+            "nothing to do: it is embedded"
             if self.embedded
-            else f"make {FOLDER}/{self.file} in COMITY_DATA or --data-dir of the source; comity downloads nothing"
+            else f"create {FOLDER}/{self.file} in --data-dir or COMITY_DATA from the source, as in the line made; "
+            "comity downloads nothing"
         )
         lines = {
             "what": f"{self.about}; {self.clients} clients, {self.samples:,} samples",
             "task": self.task,
             "split": self.split,
-            "mind": self.traps,
+            "caution": self.traps,
             "licence": self.licence,
             "cite": self.cite,
             "source": self.source,
             "made": self.recipe,
             "to get it": todo,
-            "here": str(self.path() or "no"),
+            "file": str(self.path() or "missing"),
             "SHA-256": self.sha256,
         }
         return "\n".join(f"{name + ':':<11}{text}" for name, text in lines.items() if text)

@@ -36,22 +36,26 @@ class Data:
 
     section: ClassVar[str] = "data"
 
-    data: Any = option(DEFAULTS["data"], "data set by name, `comity list data`, or the path of a file or folder")
-    data_dir: Path | None = option(None, "folder with data sets; by default $COMITY_DATA", decides=False)
+    data: Any = option(DEFAULTS["data"], "name of a data set (see `comity list data`), or path of a file or folder")
+    data_dir: Path | None = option(None, "folder of data sets; by default $COMITY_DATA", decides=False)
     data_limit: str | None = option(
         None, "memory limit of the data set, such as 20GB; by default 3/4 of the machine's", decides=False
     )
     partition: Any = option(
-        None, f"how samples are divided, `comity list partitions`; by default {PARTITION}, or the data set's own"
+        None, f"how samples are divided (see `comity list partitions`); by default {PARTITION}, or the data set's own"
     )
     clients: Count | None = option(None, f"number of clients; by default those in the data set, or {CLIENTS}")
-    newcomers: CountOrZero = option(0, "the last so many clients do not train with the others and join afterwards")
+    newcomers: CountOrZero = option(
+        0, "number of clients, the last ones, that do not train with the others but join afterwards"
+    )
     test_share: ShareBetween = option(
         0.3,
         "share of a client's samples held out for testing; if the data set defines the clients, each seed tests one "
         "fold of a cross-validation instead (0.3 gives 3 folds)",
     )
-    val_share: ShareBelowOne = option(0.0, "share of the rest held out for validation; set automatically if needed")
+    val_share: ShareBelowOne = option(
+        0.0, "share of the other samples held out for validation; set automatically if needed"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,11 +66,11 @@ class Learning:
 
     model: Any = option(
         None,
-        "architecture, `comity list models`, or the path of your own class; by default "
+        "architecture (see `comity list models`), or dotted path of your own class; by default "
         + ", ".join(f"{name} for {SAMPLES[dimensions]}" for dimensions, name in MODEL.items()),
     )
-    method: Any = option(DEFAULTS["method"], "how clients learn and share; `comity list methods`", local=LOCAL)
-    rule: Any = option(MEAN, "how the server combines updates; `comity list rules`", local=MEAN)
+    method: Any = option(DEFAULTS["method"], "how clients learn and share (see `comity list methods`)", local=LOCAL)
+    rule: Any = option(MEAN, "how the server combines updates (see `comity list rules`)", local=MEAN)
     server_lr: Positive = option(1.0, "server learning rate: the combined update is multiplied by it", local=1.0)
     server_momentum: ShareBelowOne = option(0.0, "momentum of the server's steps", local=0.0)
     rounds: Count = option(50, "number of rounds")
@@ -78,20 +82,22 @@ class Learning:
         "together −2 times the mean honest update (inner)",
     )
     malicious: ShareBetween = option(0.1, "share of malicious clients when there is an attack")
-    max_share: ShareAboveZero = option(1.0, "maximum weight of a client, whatever size it reports", local=1.0)
+    max_share: ShareAboveZero = option(
+        1.0, "maximum weight of a client, whatever number of samples it reports", local=1.0
+    )
     clip_updates: Literal["none", "median"] = option(
         "none", "shrink updates whose norm is above the round's median norm to that median", local="none"
     )
     sketch: Count | ShareBetween | None = option(
         None,
-        "rules estimate inner products of updates from random sketches: numbers per layer, such as 1024, or standard "
-        "error of cosines, such as 0.1; by default products are exact",
+        "estimate inner products of updates from random sketches: a whole number, such as 1024, is a sketch's size "
+        "per layer; a number below 1, such as 0.1, is the standard error of cosines; by default products are exact",
         local=None,
     )
     guard: Any = option(
         None,
-        "protect clients: held-out samples decide whether a client uses its own model, the federated one or a mixture; "
-        "`comity list guards`",
+        "protect clients: held-out samples decide whether a client uses its own model, the federated one or a mixture "
+        "(see `comity list guards`)",
         local=None,
     )
     guard_split: bool = option(
@@ -108,7 +114,7 @@ class Learning:
     )
     buffers: Literal["average", "local"] = option("average", "BatchNorm statistics: averaged, or local to the client")
     extension: Any = option(
-        None, "dotted path of your own subclass of comity.engine.Extension, applied to the run", local=None, silent=True
+        None, "dotted path of your own subclass of comity.engine.Extension", local=None, silent=True
     )
 
 
@@ -142,14 +148,14 @@ class Training:
     section: ClassVar[str] = "local training"
 
     epochs: CountOrZero | NonNegative = option(1, "epochs per round; 0.5 is half of one")
-    steps: Count | None = option(None, "steps per round, the same for every client, in place of epochs")
+    steps: Count | None = option(None, "steps per round, the same for every client, instead of epochs")
     batch_size: Count = option(10, "samples per step")
     lr: Positive = option(0.05, f"learning rate, or {AUTO} to choose it by validation (comity run and study)")
     lr_decay: ShareAboveZero = option(1.0, "factor on the learning rate after each round")
     momentum: ShareBelowOne = option(0.0, "momentum of SGD")
     weight_decay: NonNegative = option(0.0, "weight decay")
-    clip: NonNegative = option(0.0, "largest norm of a gradient; 0 for no limit")
-    optimizer: str = option("SGD", "any optimiser of torch.optim")
+    clip: NonNegative = option(0.0, "maximum norm of a gradient; 0 for no limit")
+    optimizer: str = option("SGD", "name of an optimiser in torch.optim")
     optimizer_state: Literal["reset", "keep"] = option("reset", "optimiser state between rounds")
 
 
@@ -174,14 +180,14 @@ class Evaluation:
         local=False,
         silent=True,
     )
-    s_acc_share: ShareAboveZero = option(0.4, "share of the other clients whose tests count in S-acc (c in FedPG)")
+    s_acc_share: ShareAboveZero = option(0.4, "share of the other clients whose tests are part of S-acc (c in FedPG)")
     metric: Literal["accuracy", "balanced", "log-loss", "brier", "auc"] | None = option(
         None,
         "metric that compares each client's model with its local one; by default accuracy, or balanced accuracy if "
         "classes are imbalanced (one class above 60 %)",
     )
     margin: NonNegative = option(
-        0.02, "largest drop of the metric that still counts as not worse; 0.02 is 2 percentage points", decides=False
+        0.02, "largest loss, by the metric, that still counts as not worse; 0.02 is 2 percentage points", decides=False
     )
     eval_point: Literal["received", "fitted"] | None = option(
         None,
@@ -194,7 +200,7 @@ class Evaluation:
         "all", "samples that the local baseline learns from: all, or without validation samples as in most papers"
     )
     local_lr: Positive | None = option(
-        None, "learning rate of the local baseline; by default lr", local=None, silent=True
+        None, "learning rate of the local baseline; by default --lr", local=None, silent=True
     )
     newcomer_rounds: CountOrZero = option(5, "rounds of local training of a newcomer before it is evaluated", local=5)
     reference: str = option(
@@ -226,9 +232,9 @@ class Running:
     device: str = option("auto", "torch device; auto is cuda if available, otherwise cpu")
     trainer: Literal["auto", "autograd", "bfloat16", "chain", "compiled"] = option(
         "auto",
-        "how local training is computed: with PyTorch's autograd, by written-out gradients of plain layers (chain), "
-        "by the same in C (compiled), or by autograd with layers in bfloat16; by default the fastest in float32 that "
-        "fits model and machine",
+        "how gradients are computed: by PyTorch (autograd), by PyTorch with layers in bfloat16, by formulas for plain "
+        "layers (chain), or by these formulas in C (compiled); by default the fastest in float32 that fits model and "
+        "machine",
         silent=True,
     )
     out: Path | None = option(

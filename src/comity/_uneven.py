@@ -9,8 +9,8 @@ EQUAL_SHARES = 1.5
 LEAST = 20
 """Minimum samples for judging a client's classes: with fewer, one class exceeds 60 % by chance."""
 RULE = (
-    f"One class has over {100 * MOST:.0f} % of all samples, or over {EQUAL_SHARES} times an equal share, or over "
-    f"{100 * MOST:.0f} % in half of the natural clients"
+    f"Classes are imbalanced: one class has over {100 * MOST:.0f} % of all samples, or over {EQUAL_SHARES} times an "
+    f"equal share, or in half of the natural clients one class has over {100 * MOST:.0f} %"
 )
 """When classes are uneven; clients with fewer than LEAST samples are not counted."""
 

@@ -183,7 +183,7 @@ _SHARE: dict[str, Any] = {"unit": "%", "low": 0, "high": 1}
 _LOSS: dict[str, Any] = {"digits": 3, "low": 0, "better": "lower"}
 _BY_CLASS: dict[str, Any] = {"optional": True, "undefined": True}
 _KEPT: dict[str, Any] = {"better": "neither", "optional": True, "undefined": True, "averaged": False}
-_CLIENTS = "mean over the clients whose tests hold more than one class"
+_CLIENTS = "mean over the clients whose tests have more than one class"
 
 OWN = Metric(
     "L-acc",
@@ -207,7 +207,7 @@ BALANCED = Metric(
 AUC = Metric(
     "AUC",
     "AUC",
-    f"Area under the ROC curve on own tests, of several classes each against the rest, {_CLIENTS}",
+    f"Area under the ROC curve on own tests (several classes: each against the rest), {_CLIENTS}",
     lambda judged: judged.mean_score("auc"),
     digits=3,
     low=0,
@@ -236,7 +236,7 @@ LOSS = Metric(
 CALIBRATION = Metric(
     "ECE",
     "calibration error",
-    "Expected calibration error on own tests: how far confidence is from accuracy",
+    "Expected calibration error on own tests: mean difference between confidence and accuracy",
     lambda judged: expected_calibration_error(judged.predicted.exp().amax(1).clamp(max=1).cpu(), judged.correct.cpu()),
     field="calibration",
     digits=1,
@@ -259,7 +259,7 @@ VALIDATION_LOSS = Metric(
     optional=True,
     **_LOSS,
 )
-SOME = Metric("S-acc", "S-acc", "Accuracy on the tests of the client and of some others", field="some", **_SHARE)
+SOME = Metric("S-acc", "S-acc", "Accuracy on the tests of the client and of some other clients", field="some", **_SHARE)
 ALL = Metric("G-acc", "G-acc", "Accuracy on the tests of all clients", field="all", **_SHARE)
 COMMON = Metric(
     "global-acc", "common model", "Accuracy of the global model on the clients' own tests", field="common", **_SHARE
@@ -288,7 +288,7 @@ BOUND = Metric(
 CONSTANT = Metric(
     "constant",
     "clients with a constant model",
-    "Share of the clients whose model predicts one class for all tests, though these hold several",
+    "Share of the clients whose model predicts one class for all tests although the tests have several",
     lambda judged: judged.constant,
     digits=0,
     better="neither",

@@ -300,7 +300,7 @@ def test_get_prints_citation_licence_and_source(capsys: pytest.CaptureFixture[st
     words = "numeric target, asked as classes up to 15, 15 to 20, 20 to 25, 25 to 30, above 30, because comity has no "
     assert f"{words}regression; balanced accuracy decides" in capsys.readouterr().out
     assert main(["data", "--get", "spoken-digits"]) == 0
-    assert "nothing to get: it is embedded" in capsys.readouterr().out
+    assert "nothing to do: it is embedded" in capsys.readouterr().out
     assert main(["data", "--get", "piza"]) == 2
     assert "unknown natural federation 'piza'; did you mean pisa" in capsys.readouterr().err
 

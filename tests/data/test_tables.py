@@ -63,7 +63,7 @@ def test_a_messy_table(tmp_path: Path) -> None:
     assert dataset.columns["client"].tolist() == ["North", "North", "South", "South", "South", "North"]
     said = " ".join(dataset.notes)
     for words in (
-        "target: outcome; each Hospital is a client",
+        "the target is outcome; each Hospital is a client",
         "6 rows; 1 numeric and 2 categorical columns make 7 features; 2 missing values",
         "patient_id (numbers the rows), country (always the same), note (text of 5 different values), "
         "2 rows without outcome or Hospital",

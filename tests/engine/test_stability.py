@@ -39,7 +39,7 @@ def test_a_run_names_the_clients_whose_accuracy_fell(tiny: Options, tmp_path: Pa
     done = run(**options, method=Jumps, out=tmp_path / "x", callbacks=[Progress(Console(file=text, width=200))])
     assert done.result.unstable == [1]
     assert [sorted(record.fell) for record in done.records] == [[], [1], []]
-    assert "Not stable: the accuracy of a client (1) fell by more than 20 points" in text.getvalue()
+    assert "Unstable training: the accuracy of a client (1) fell by more than 20 points" in text.getvalue()
     assert LoadedRun(tmp_path / "x").records[1].fell == done.records[1].fell
     (remark,) = [note for note in LoadedStudy(tmp_path / "x").table().remarks if "Unstable training" in note]
     assert "Jumps" in remark

@@ -331,7 +331,7 @@ def test_an_answer_that_cannot_be_read_is_that_clients_failure(
     done = over(Garbled(client_app(config), 5), config, patience=HASTY)
     failed = done.records[0].failed
     assert failed.keys() == {1, 2, 3}
-    assert all("sent what cannot be read" in why for why in failed.values())
+    assert all("sent an unreadable reply" in why for why in failed.values())
     assert "400,128 bytes; 50,000 are the most that is taken" in failed[3]
     assert done.columns["client"] == [0, 1, 2, 3, 4]
 

@@ -222,9 +222,10 @@ def test_samples_are_used_with_the_means_of_the_schemas_features_only(tables: Pa
                     record["comity-along"] = self.along
             return super().answer(message)
 
-    for along, why in (([], "no means and spreads came along"), ([0.5, 1.0], "of other features than the schema's")):
+    wrong = {(): "the request has no means and standard deviations", (0.5, 1.0): "of other features than the schema's"}
+    for along, why in wrong.items():
         grid = Forgetful(tables, config)
-        grid.along = along
+        grid.along = list(along)
         with pytest.raises(ComityError, match=why):
             over(grid, config, own)
 

@@ -219,7 +219,7 @@ def test_a_plot_can_be_saved(tab: Browser, report: Path, tmp_path: Path) -> None
         tab.click(f"#plot-weights .save button:nth-child({button})")
         wait_for(lambda file=file: file.exists() and file.stat().st_size)  # type: ignore[misc]
     told = " ".join(node.text or "" for node in ElementTree.parse(svg).iter("{http://www.w3.org/2000/svg}text"))
-    assert "How much each client counts" in told
+    assert "Weight of each client" in told
     assert "var(--" not in svg.read_text()  # no style sheet is needed
     assert png.read_bytes().startswith(b"\x89PNG")
     assert png.stat().st_size > 5000

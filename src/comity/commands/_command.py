@@ -137,6 +137,8 @@ class Command:
         flags = [flag for option in (*self.run_options.values(), *self.options) for flag in _flags(option)]
         if "track" in self.run_options and name[2:] in FORMER:
             return unknown_option(name[2:])
+        if name == "--data" and [each.name for each in self.arguments] == ["table"]:
+            return ComityError(f"give the data set as {_placeholder(self.arguments[0])}, without --data: {self.usage}")
         if dot and whole in flags:
             return ComityError(f"{whole} has no options of its own, got {name}")
         if self.run_options and (hint := advice(name, flags, given)):
@@ -192,7 +194,7 @@ class Command:
         group = parser.add_argument_group("other options" if self.run_options else "options")
         for option in self.options:
             _add(group, option, _flags(option), "store_true")
-        group.add_argument("-h", "--help", action="store_true", help="this page", default=argparse.SUPPRESS)
+        group.add_argument("-h", "--help", action="store_true", help="show this help", default=argparse.SUPPRESS)
         return parser
 
 

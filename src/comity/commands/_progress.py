@@ -92,8 +92,8 @@ class Progress(Callback):
         if run.done and (unstable := run.result.unstable):
             count = f"{len(unstable)} clients" if len(unstable) > 1 else "a client"
             self.console.print(
-                f"[yellow]Not stable: the accuracy of {count} ({', '.join(map(str, unstable))}) fell by more than "
-                f"{100 * FALL:.0f} points between evaluations; a smaller --lr or a --clip may help.[/]"
+                f"[yellow]Unstable training: the accuracy of {count} ({', '.join(map(str, unstable))}) fell by more "
+                f"than {100 * FALL:.0f} points between evaluations; a smaller --lr or a --clip may help.[/]"
             )
 
 
@@ -140,15 +140,21 @@ def _table(result: Result, title: str) -> Table:
 
 def _details(result: Result) -> Iterator[str]:
     best, cost, last = result.best, result.bytes_per_round, result.last.metrics
-    chosen = "on validation samples" if best.chosen_by == "validation" else "on the tests: optimistic, do not compare"
+    chosen = (
+        "on validation samples"
+        if best.chosen_by == "validation"
+        else "on test samples, so it is optimistic: do not compare it"
+    )
     deciding = DECIDING[result.transfer.metric] if result.transfer is not None else OWN
     deciding = deciding if deciding.key in best.metrics else OWN
     reached = _number(deciding, best.metrics[deciding.key].mean)
     yield f"Best round: {best.round} with {deciding.label} {reached} (chosen {chosen})."
     others = [metric for metric in SHOWN if metric.better != "higher" and metric.key in last]
-    yield f"On own tests: {', '.join(f'{each.label} {_number(each, last[each.key].mean)}' for each in others)}."
+    numbers = ", ".join(f"{each.label} {_number(each, last[each.key].mean)}" for each in others)
+    yield f"On each client's own tests: {numbers}."
     if any(each.key in last for each in (SOME, ALL, COMMON)):
-        yield "S-acc: own and some other clients' tests. G-acc: all clients' tests. Common model: the global model."
+        general = "S-acc: tests of the client and of some others. G-acc: tests of all clients."
+        yield f"{general} Common model: the global model."
     if result.rule_against is not None and result.mean_against is not None:
         mean = "" if result.mean_against == result.rule_against else f", the plain mean {_percent(result.mean_against)}"
         yield f"To first order, the step increases the loss of {_percent(result.rule_against)} of clients{mean}."

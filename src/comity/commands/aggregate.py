@@ -33,7 +33,9 @@ def aggregate(
     overwrite: bool = False,
     quiet: bool = False,
 ) -> int:
-    """Merge clients' checkpoints of any size into one, by any rule.
+    """Merge clients' checkpoints into one, by any rule.
+
+    Checkpoints may be larger than memory.
 
     Examples:
         comity aggregate --base base.safetensors clients/*.safetensors --rule ConFREE --rule.c 0.4 -o new.safetensors

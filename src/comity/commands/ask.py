@@ -23,7 +23,7 @@ def ask(
     client: str | None = None,
     seeds: Count = 6,
 ) -> int:
-    """Estimate within seconds which clients would gain by joining.
+    """Estimate in seconds which clients would gain by joining.
 
     Two logistic regressions are compared on rows that neither was trained on: one on the data of all clients, and one
     per client on its own data. The table also shows, for each client, how many similar clients of natural federations

@@ -26,7 +26,7 @@ def bench(
     overwrite: bool = False,
     quiet: bool = False,
 ) -> int:
-    """Compare methods, rules and guards with local training on natural federations.
+    """Compare methods, rules and guards on natural federations.
 
     The command runs one study per federation and writes one page with gains over local training, clients that are
     worse, and ranks. With --method, --rule or --guard it runs only that configuration and shows it next to the stored

@@ -28,7 +28,7 @@ def data(
     get: str | None = None,
     given: Entries,
 ) -> int:
-    """Show samples per client and class, or check a table against a schema.
+    """Show samples per client and class, or check a table.
 
     Examples:
         comity data patients.csv

@@ -8,7 +8,7 @@ from comity.commands.predict import SHOWN
 
 
 def feedback(model: Path, file: Path, *, allow_code: bool = False) -> int:
-    """Update a model in use with the true classes of rows that it predicted.
+    """Update a deployed model with the true classes of its rows.
 
     The labels update the mixture weights of the client's own model and the federated model. If the federated model
     becomes harmful, an alarm switches back to the client's own model. Give each label once, in the order of the

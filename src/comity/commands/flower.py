@@ -11,12 +11,14 @@ from comity.config import CLIENTS, Config, Entries, default
 def flower(
     action: Literal["new", "keys"], folder: Path, file: ConfigFile, *, schema: Path | None = None, given: Entries
 ) -> int:
-    """Write a Flower app (new), or secret key files for masked runs (keys).
+    """Write a Flower app, or secret key files for masked runs.
 
-    The app's README.md explains how to start it; docs/how-to/deploy.md describes deployment. Needs the extra flower.
-    keys writes one secret file per client, to be given to that client only; it also states the minimum protection that
-    the site requires (docs/how-to/masked-sums.md). With a schema, the app is for tables that stay at their sites
+    With new, the command writes an app; it needs the extra flower. The app's README.md explains how to start it, and
+    docs/how-to/deploy.md describes deployment. With --schema, the app is for tables that stay at their sites
     (docs/tutorials/sites.md).
+
+    With keys, it writes one secret file per client. Give each file only to its client. The file also contains the
+    minimum protection that the client requires of a run (docs/how-to/masked-sums.md).
 
     Examples:
         comity flower new federation --method FedRep --rule ConFREE --clients 3
@@ -27,7 +29,7 @@ def flower(
     Options:
         action: new writes an app, keys writes secret key files
         folder: folder to write; for an app it must be empty or not exist
-        schema: the common schema of the sites' tables (from `comity schema`), in place of --data
+        schema: the common schema of the sites' tables (from `comity schema`), instead of --data
     """
     if schema is not None and (action == "keys" or "data" in given):
         raise ComityError(f"--schema is for `comity flower new` without --data, got {schema}")

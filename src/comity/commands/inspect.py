@@ -5,9 +5,9 @@ from comity.commands._files import FileInputs
 
 
 def inspect(inputs: FileInputs) -> int:
-    """Show which clients' model files conflict, and whom averaging would harm.
+    """Show which model files conflict, and whom averaging harms.
 
-    It also shows the effect of other rules. Nothing is written.
+    The files are the clients' models. The output also shows the effect of other rules. No file is written.
 
     Examples:
         comity inspect --base base.safetensors clients/*.safetensors

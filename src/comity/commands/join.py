@@ -22,7 +22,7 @@ def join(
     overwrite: bool = False,
     quiet: bool = False,
 ) -> int:
-    """Find out which clients gain by joining, and save their models.
+    """Show which clients gain by joining, and save their models.
 
     The command first prints the estimate of comity ask. Then it compares local training with FedAvg, APFL, and FedAvg
     with a guard, which falls back on a client's own model if held-out samples favour it. The learning rate is chosen by
@@ -61,7 +61,7 @@ def join(
     if not quiet and (overwrite or not (out / schema.STUDY).exists()):
         with suppress(ComityError):  # the study reports what is wrong
             show_asked(wide_console(), str(table), given)
-            console.print("\nNow the same question by federated training:", highlight=False)
+            console.print("\nNow the same comparison by federated training:", highlight=False)
     with interruptible(console, "these rounds") as stopped:
         done = join(
             table,
@@ -89,7 +89,7 @@ def join(
             "",
             f"Learning rate {done.learning_rate:g}, chosen by validation.",
             f"Page:   {page}",
-            f"Models: {done.models}, one folder per client: {done.models_of}, trained on two thirds of the rows",
+            f"Models: {done.models}, one folder per client ({done.models_of}, trained on two thirds of the rows)",
             "",
             "Predict new rows:",
             f"  comity predict {done.models}/CLIENT new.csv -o predictions.csv",

@@ -14,10 +14,10 @@ Kind = Literal["methods", "rules", "guards", "extensions", "models", "data", "pa
 
 
 def list_(kind: Kind, folder: Path | None = None) -> int:
-    """List methods, rules, guards, extensions, models, data sets, partitions, examples or runs.
+    """List methods, rules, models, data sets and so on, or runs.
 
-    comity run --method Ditto --help shows the options of a component. Runs are listed with state, progress and verdict:
-    every run of a study folder; every run and study of any other folder.
+    The options of an entry are on its help page, such as comity run --method Ditto --help. For runs, the list shows
+    state, progress and verdict. In a study folder it contains each run, in another folder each run and study.
 
     Examples:
         comity list methods

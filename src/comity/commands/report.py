@@ -16,7 +16,7 @@ def report(
     open: bool = False,
     quiet: bool = False,
 ) -> int:
-    """Write an HTML report: which clients gain, which are harmed, and why.
+    """Write an HTML report: who gains, who is harmed, and why.
 
     Examples:
         comity report studies/first -o report.html

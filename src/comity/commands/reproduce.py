@@ -68,10 +68,13 @@ def _show(rows: Sequence["Row"]) -> None:
         table.add_row(row.item, row.example or "–", data, row.desk, row.paper, row.marks or "–")
     console.print(table, highlight=False)
     absent = dict.fromkeys(name for row in rows for name in row.missing)
+    legend = ", ".join(f"{mark} {word}" for mark, word in MARKS.items()).replace(
+        "larger than", "larger than a stated size"
+    )
     notes = [
-        f"data: data sets found of those that --scale paper needs; missing: {', '.join(absent) or 'none'}",
-        "desk, paper: time of both scales on one core, the second by a cost model",
-        f"claims: {', '.join(f'{mark} {word}' for mark, word in MARKS.items())}",
+        f"data: data sets that --scale paper needs; missing: {', '.join(absent) or 'none'}",
+        "desk, paper: time on one core at each scale; for paper it is estimated by a cost model",
+        f"claims: one mark per claim of the paper; {legend}",
         *(f"{row.item}: {row.what}" for row in rows if not row.example),
     ]
     console.print("\n" + "\n".join(notes), highlight=False, markup=False)

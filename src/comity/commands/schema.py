@@ -23,7 +23,7 @@ def schema(
     all_categories: bool = False,
     drop: bool = False,
 ) -> int:
-    """Write the schema of a table, or merge the schemas of several sites.
+    """Write a table's schema, or merge the schemas of sites.
 
     A schema describes the columns: kinds, units, ranges, categories, classes and client names. It contains no rows.
     Ranges are rounded outwards to one significant digit, and categories with fewer than 5 rows are not listed.

@@ -21,8 +21,9 @@ class StudyOptions:
         seeds: number of seeds, such as 3 for 0, 1 and 2, or a list of seeds, such as 0,4,7
         sweep: an option with several values, such as rule.c=0.1,0.5; several --sweep give all combinations
         only: run only configurations with these values, such as data=mnist,cifar10; several --only must all hold
-        tune: choose an option by validation accuracy, never by test: rule.c=0.1:0.9, rule.C=0.1,1,10
-            or lr=0.01,0.03,0.1; lr=0.01,0.03,0.1,... extends the grid by the same factor while its border is best
+        tune: choose an option by validation, never by test, from a range (rule.c=0.1:0.9) or a list
+            (lr=0.01,0.03,0.1); a list that ends with ,... is extended by the same factor while its first or last value
+            is best
         tune_by: metric for --tune on validation samples: S-acc, G-acc or global-acc; by default --metric on each
             client's own samples
         tune_seeds: number of seeds that --tune uses (the first ones); by default all
@@ -66,10 +67,11 @@ class StudyOptions:
 
 
 def study(options: StudyOptions, file: ConfigFile, *, given: Entries) -> int:
-    """Compare methods and rules over seeds: a grid of runs, and its table.
+    """Run a grid of methods, rules and seeds, and print its table.
 
     --method and --rule take several names, separated by commas. The options of a run are the same as for comity run;
-    those of a method or rule, such as --rule.c, go to all in the grid that have them.
+    those of a method or rule, such as --rule.c, apply to
+    all methods and rules in the grid that have them.
 
     Examples:
         comity study --method FedAvg,FedRep --rule Mean,ConFREE --seeds 3 --out studies/first

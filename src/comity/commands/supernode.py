@@ -7,7 +7,7 @@ from comity.config import Entries
 
 
 def supernode(flower: tuple[str, ...]) -> int:
-    """Run Flower's SuperNode, starting Python once instead of once per message.
+    """Run Flower's SuperNode, starting Python only once.
 
     It replaces `flower-supernode`, which spends 4 to 5 s of processor time per message, mostly on imports
     (docs/how-to/deploy.md). Needs the extra flower, and Linux.

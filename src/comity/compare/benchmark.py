@@ -183,7 +183,7 @@ def _cost(cell: Cell) -> dict[str, Any]:
 
 
 def label_of(cell: Cell) -> str:
-    """The same on every federation: names, and options that are not the defaults; the plain mean is not named."""
+    """Label of a configuration, equal on all federations, without the plain mean and default options."""
     rule = "" if cell.rule in ("", MEAN) and not _changed(cell, "rule") else f"{cell.rule}{_changed(cell, 'rule')}"
     guard = cell.options.get("guard")
     shown = None if guard is None else f"{guard}{_changed(cell, 'guard')}"

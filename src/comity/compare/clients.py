@@ -99,7 +99,7 @@ class ClientTable:
     def note_without(self, hidden: Sequence[str]) -> str:
         """The note below the table, without the ``hidden`` columns."""
         points = " in points" if self.metric.unit == "%" else ""
-        words = "" if "samples" in hidden else "Samples: training per fold + tested over all folds. "
+        words = "" if "samples" in hidden else "Samples: training per fold + tests over all folds. "
         words += f"{capital(self.metric.label)}, and gain{points}."
         if any(row.state == "undecided" for row in self.rows):
             words += " (≥ …): the smallest loss that these tests would detect (power 80 %)."

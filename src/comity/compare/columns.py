@@ -192,14 +192,14 @@ VALUES = {
 """Columns of the metrics that may decide, by their ``--metric`` name."""
 DIFFERENCE = DifferenceColumn(
     *("difference", f"difference to {MEAN}", "points", 2),
-    "Gain over the same method with the plain mean, or the rule that was asked for, by the metric that decides, with a "
-    "95 % confidence interval; grey where the interval holds zero",
+    "Gain over the same method with the plain mean, or with the rule of --base, by the metric that decides, with a "
+    "95 % confidence interval; grey if the interval contains zero",
     lambda cell: cell.difference,
     deciding=True,
 )
 WORST = SpreadColumn(
     *("worst10", "worst tenth", "%", 1),
-    "Mean of the tenth of the clients that do worst, by the metric that decides",
+    "Mean over the worst tenth of the clients, by the metric that decides",
     _deciding("worst10"),
     deciding=True,
 )
@@ -212,14 +212,14 @@ GAIN = DifferenceColumn(
 )
 CLIENTS = StatesColumn(
     *("worse", "worse / undecided / not worse", "", 0),
-    "Clients for which a loss is shown (Benjamini–Hochberg at 5 %), clients that are undecided, and clients for which "
-    "a loss above the margin is ruled out; where each seed has its own partition, the clients of all seeds are counted",
+    "Number of clients with a significant loss (Benjamini–Hochberg at 5 %), of undecided clients, and of clients "
+    "for which a loss above the margin is ruled out; if each seed has its own partition, clients of all seeds count",
     lambda cell: cell.clients or None,
 )
 CONFLICT = ConflictColumn(
     *("conflict", "conflict", "%", 0),
-    "Share of pairs of clients whose updates have a negative cosine, mean over layers and rounds; ± the share that "
-    "sketches are expected to judge wrongly",
+    "Share of pairs of clients whose updates have a negative cosine, mean over layers and rounds; ± the share whose "
+    "sign is expected to be wrong because of sketches",
     *(_result(lambda result: result.conflict_rate), "asked", False),
 )
 COLUMNS: tuple[Column[Any], ...] = (
@@ -233,7 +233,7 @@ COLUMNS: tuple[Column[Any], ...] = (
     metric_column(metrics.UNGUARDED, shown="asked"),
     SpreadColumn(
         *("best", "best round", "%", 2),
-        "Accuracy in the best round, where validation chose that round",
+        "Accuracy in the best round, as chosen by validation",
         *(_result(_best), "asked"),
     ),
     SpreadColumn(
@@ -259,7 +259,7 @@ COLUMNS: tuple[Column[Any], ...] = (
     ),
     SpreadColumn(
         *("newcomers_gain", "newcomers' gain", "points", 2),
-        "Gain of newcomers over local training for as many rounds as the others trained",
+        "Gain of newcomers over local training for the same number of rounds as the other clients",
         *(_result(_newcomers_gain, 1), "asked"),
     ),
     metric_column(metrics.CALIBRATION, shown="asked"),
@@ -277,7 +277,7 @@ COLUMNS: tuple[Column[Any], ...] = (
     ),
     SpreadColumn(
         *("seconds", "s per round", "", 2),
-        "Seconds of training and aggregation on the machine that it ran on",
+        "Seconds of training and aggregation on the machine that ran it",
         _result(lambda result: (result.seconds.train + result.seconds.aggregate) / result.last.round, 1),
         *("asked", False),
     ),

@@ -111,12 +111,12 @@ class Leaderboard:
 
     @cached_property
     def p_value(self) -> float:
-        """That all configurations rank equally (Friedman's test)."""
+        """p-value of equal ranks of all configurations (Friedman's test)."""
         return friedman(self._scores) if self._scores else 1.0
 
     @cached_property
     def rows(self) -> list[Row]:
-        """By mean rank, then those without one, then controls."""
+        """Rows by mean rank, then rows without a rank, then controls."""
         names = self.ranked[1]
         known = dict(zip(names, mean_ranks(self._scores), strict=True)) if names and self._scores else {}
         best = min((rank.mean for rank in known.values()), default=math.nan)
@@ -142,7 +142,7 @@ class Leaderboard:
 
     @property
     def answer(self) -> str:
-        """How the configurations of one's own do; the best by rank, and whether that is significant."""
+        """Sentence about the user's own configurations, and the best one by rank, with its significance."""
         ranked = [row for row in self.rows if row.rank is not None]
         if not ranked:
             return "No configuration is complete yet."
@@ -183,7 +183,7 @@ class Leaderboard:
         if numeric := [each for each in self.federations if each in natural() and natural()[each].thresholds]:
             asked = listed(f"{each} ({', '.join(map(str, natural()[each].thresholds))})" for each in numeric)
             notes.append(
-                f"A numeric target is asked as classes, with these thresholds, as comity has no regression: {asked}."
+                f"Numeric targets are divided into classes at these thresholds, as comity has no regression: {asked}."
             )
         if old := sorted({each.seeds for each in self.results.values() if each.stored}):
             shown = f"{old[0]}" if len(old) == 1 else f"{old[0]} to {old[-1]}"

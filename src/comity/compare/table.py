@@ -325,7 +325,7 @@ def _legend(study: LoadedStudy, rows: list[TableRow]) -> list[str]:
     folds = {run.partition.folds for setting in settings for run in setting.runs if run.partition is not None} - {0}
     chosen = BALANCED in {setting.deciding for setting in settings}
     chosen = chosen and any(run.partition is not None and run.partition.is_uneven for run in study.runs)
-    uneven = " (classes are uneven)" if chosen else ""
+    uneven = " (classes are imbalanced)" if chosen else ""
     over = f"{len(seeds)} seeds" if len(seeds) > 1 else f"One seed ({seeds[0]})"
     folded = f", {min(folds)}-fold cross-validation" if folds else ""
     return [

@@ -178,7 +178,10 @@ def _advice_on_power(cell: Cell) -> list[Advice]:
 def _more_data(cell: Cell, what: str) -> Advice:
     if len(cell.compared) < cell.setting.folds:
         folds = cell.setting.folds
-        return Advice("Run more seeds", f"One seed tests a part of the samples; --seeds {folds} tests all of them.")
+        return Advice(
+            "Run more seeds",
+            f"One seed tests a part of the samples; {folds} seeds (comity study --seeds {folds}) test all of them.",
+        )
     luck = sum(each.training_luck(cell.luck) / each.pairs**2 for each in cell.evidence.values())
     tests = sum(each.test_luck(each.gain) / each.pairs**2 for each in cell.evidence.values())
     if luck > tests or not cell.evidence:

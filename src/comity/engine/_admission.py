@@ -36,7 +36,7 @@ def admit(
         try:
             why = objection(verb, questions[cid], replies[cid], shared)
         except Exception as error:  # untrusted input may raise anything; only this client fails
-            why = f"sent what cannot be used: {type(error).__name__}: {error}"
+            why = f"sent an unusable reply: {type(error).__name__}: {error}"
         if why is None:
             good[cid] = replies[cid]
         else:
@@ -54,7 +54,7 @@ def objection(verb: Verb, sent: Payload, reply: Payload, shared: Tensor | None =
     try:
         verb.reply.of(reply.values())
     except ValueError as difference:
-        return f"sent what was not declared: {difference}"
+        return f"sent something other than it had declared: {difference}"
     before = sent.tensors()
     if isinstance(reply, Reply) and shared is not None:
         before = {"theta": shared} | before
@@ -91,7 +91,7 @@ def _square(tensor: Tensor) -> float:
 
 
 def _value_objection(verb: Verb, name: str, value: Any) -> str | None:
-    """What is wrong with a plain value of the declared type."""
+    """Reason to reject a plain value of the declared type, or ``None``."""
     if isinstance(value, str):
         return f"of {len(value):,} characters" if len(value) > 10_000 else None
     if isinstance(value, bool):

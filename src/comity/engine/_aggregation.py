@@ -46,7 +46,7 @@ class Aggregation:
         rows: Mapping[int, Tensor] | None = None,
         is_whole: bool = True,
     ) -> "Aggregation":
-        """From ``rows``, or from each reply's ``theta`` if it has one; sizes and losses come from the replies."""
+        """Create from ``rows``, or else from each reply's ``theta``; sizes and losses come from the replies."""
         cids = sorted(replies)
         vectors = [getattr(replies[cid], "theta", base) if rows is None else rows[cid] for cid in cids]
         sizes = torch.tensor([float(replies[cid].size) for cid in cids], dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""A client at work: its data, what it keeps, and a model lent to it while it works."""
+"""A client while it answers a request: its data, its state, and a model lent to it for this time."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,23 +17,23 @@ from comity.nn import FeatureLoss, Model
 
 @dataclass(frozen=True)
 class ClientState:
-    """What a client keeps between rounds. It never leaves the client."""
+    """The state of a client between rounds. It never leaves the client."""
 
     method: dict[str, Tensor] = field(default_factory=dict)
-    """``client.keep``, the method's own."""
+    """``client.keep``: the method's state."""
     engine: dict[str, Tensor] = field(default_factory=dict)
-    """The engine's own: the fitted model, BatchNorm's counters, the optimiser's state."""
+    """The engine's state: the fitted model, BatchNorm's counters, the optimiser's state."""
     secret: dict[str, Tensor] = field(default_factory=dict)
-    """What is good for one round and is never written to a file: keys, seeds and shares of masks."""
+    """Tensors for one round that are never written to a file: keys, seeds and shares of masks."""
 
     def flat(self, secret: bool = False) -> dict[str, Tensor]:
-        """Under one name each: ``method/personal``, ``engine/fitted``; what is ``secret`` only where asked for."""
+        """One flat dictionary with names such as ``method/personal``; ``secret`` tensors only if requested."""
         owners = {owner: kept for owner, kept in vars(self).items() if secret or owner != "secret"}
         return {f"{owner}/{name}": tensor for owner, kept in owners.items() for name, tensor in kept.items()}
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor]) -> "ClientState":
-        """From what ``flat`` gave."""
+        """The inverse of ``flat``."""
         state = cls()
         for name, tensor in tensors.items():
             owner, _, key = name.partition("/")
@@ -43,7 +43,7 @@ class ClientState:
 
 @dataclass(kw_only=True)
 class Client:
-    """What the client half of a method sees; ``comity.methods.Client`` says what a method may use of it."""
+    """A client, as the client half of a method sees it; ``comity.methods.Client`` is the part that methods may use."""
 
     id: int
     data: ClientData
@@ -56,23 +56,23 @@ class Client:
     round: int
     verb: str
     secret: dict[str, Tensor] = field(default_factory=dict, init=False)
-    """What is good for one round and is never written to a file."""
+    """Tensors for one round that are never written to a file."""
     notes: dict[str, float] = field(default_factory=dict, init=False)
-    """What extensions measured on the way."""
+    """Measurements by extensions, by name."""
     origin: Tensor | None = field(default=None, init=False)
     train_loss: float = field(default=math.nan, init=False)
     _optimisers: int = field(default=0, init=False)
     _orders: dict[tuple[int, int], tuple[Tensor, list[int]]] = field(default_factory=dict, init=False)
-    """By numbers of samples and batches: methods train several times on the same batches."""
+    """Cached orders, by numbers of samples and batches: methods train several times on the same batches."""
 
     def state(self) -> ClientState:
-        """What the client keeps after it did something."""
+        """The client's state after a request."""
         if len(self.model.counters):
             self.engine_keep["counters"] = self.model.counters
         return ClientState(self.keep, self.engine_keep, self.secret)
 
     def snapshot(self) -> ClientState:
-        """What the client keeps now; what it changes later is not in it."""
+        """A copy of the client's present state, which later changes do not affect."""
         return ClientState(dict(self.keep), dict(self.engine_keep))
 
     @property
@@ -85,14 +85,14 @@ class Client:
     def batches(self, epochs: float | None = None, split: Split | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Shuffled batches, in the same order each time within a round, so that two trainings see the same batches.
 
-        A last batch of one sample is left out when it is not the only one: BatchNorm needs two.
+        A last batch of one sample is left out unless it is the only batch, because BatchNorm needs two samples.
         """
         split = split or self.data.train
         for index in torch.split(*self.order(epochs, split)):
             yield split.x[index], split.y[index]
 
     def order(self, epochs: float | None = None, split: Split | None = None) -> tuple[Tensor, list[int]]:
-        """Which samples are in the batches, one batch after another, and how many in each."""
+        """Indices of the samples of all batches in sequence, and the size of each batch."""
         count = len(split or self.data.train)
         size = self.training.batch_size
         rest = count % size
@@ -138,8 +138,10 @@ class Client:
 
     @contextmanager
     def optimiser(self, params: Sequence[Tensor], lr: float | None = None) -> Iterator[Optimiser]:
-        """The run's optimiser for these tensors. Where the run keeps its state between rounds, the n-th optimiser of a
-        verb continues where the n-th of the client's last round stopped.
+        """The run's optimiser for these tensors.
+
+        If the run keeps the optimiser's state between rounds, the n-th optimiser of a verb continues with the state of
+        the n-th optimiser in the client's last round.
         """
         steps = self.training.optimiser(params, self.lr if lr is None else lr)
         state = f"optimiser.{self.verb}.{self._optimisers}."
@@ -152,7 +154,7 @@ class Client:
 
     @torch.inference_mode()
     def predict(self, split: Split) -> Tensor:
-        """The logarithm of each class's probability for each sample, in evaluation mode.
+        """Log-probabilities (samples, classes), in evaluation mode.
 
         A model that diverged gives every class the probability 0, so that metrics stay defined.
         """
@@ -170,5 +172,5 @@ def losses(predicted: Tensor, split: Split) -> Tensor:
 
 
 def hits(predicted: Tensor, split: Split) -> Tensor:
-    """Which samples were predicted right."""
+    """Whether each sample was predicted correctly."""
     return predicted.argmax(1) == split.y

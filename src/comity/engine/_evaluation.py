@@ -1,4 +1,4 @@
-"""How good each client's model is: for itself, for some others, for everybody."""
+"""Evaluation of each client's model: on its own tests, and on those of some or all other clients."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,7 +43,7 @@ def scores_type(metrics: Iterable[Metric]) -> type[Payload]:
     for metric in metrics:
         kinds[metric.field] = float if metric.always else float | None
         defaults[metric.field] = math.nan if metric.always else None
-    about = {"__annotations__": kinds, "__module__": __name__, "__doc__": "How good a client's own model is."}
+    about = {"__annotations__": kinds, "__module__": __name__, "__doc__": "Scores of a client's model."}
     return type("Scores", (Payload,), defaults | about)
 
 
@@ -52,19 +52,19 @@ Scores = scores_type((*METRICS, *EVIDENCE))
 
 @dataclass(frozen=True)
 class Expert:
-    """One of the models whose predictions a client uses, with its weight among them."""
+    """A model in the mixture that a client predicts with, and its weight."""
 
     name: Literal["own", "federated", "common"]
     weight: float
     site: "Site"
-    """Whose network it is."""
+    """The site that has the model's network."""
     vector: Callable[[], Tensor]
     predict: Predict
 
 
 @dataclass(eq=False)
 class Judgement:
-    """The evaluation of one client's model: what metrics see, and what extensions may change."""
+    """The evaluation of one client's model: the input of metrics, which extensions may change."""
 
     site: "Site"
     client: Client
@@ -72,21 +72,21 @@ class Judgement:
     model: Tensor
     """The federated model that the client would use."""
     common: Tensor | None
-    """The one model for everybody, where the method has one; the same object as ``model`` where both are equal."""
+    """The common model of all clients, if the method has one; the same object as ``model`` if both are equal."""
     predict: Predict
-    """Predictions of what the client uses."""
+    """Predictions of the model or mixture that the client uses."""
     predicted: Tensor
-    """The same for its own tests."""
+    """These predictions for the client's own tests."""
     one_model: Tensor | None
-    """The one model whose predictions these are; ``None`` where several are mixed."""
+    """The model that makes these predictions; ``None`` if several models are mixed."""
     by_common: Tensor | None = None
     """Predictions of the common model for the client's own tests."""
     notes: dict[str, float | None] = field(default_factory=dict)
     experts: Sequence[Expert] = ()
-    """The models that the predictions are mixed from; empty where an extension does not say."""
+    """The models whose predictions are mixed; empty if an extension does not provide them."""
 
     def mix(self, predict: Predict, predicted: Tensor, experts: Sequence[Expert] = ()) -> None:
-        """Evaluate these predictions of several models in place of those of one."""
+        """Evaluate the mixed predictions of several models instead of those of one model."""
         self.predict, self.predicted, self.one_model, self.experts = predict, predicted, None, experts
         for name in ("correct", "losses", "constant", "shares"):
             vars(self).pop(name, None)
@@ -109,10 +109,11 @@ class Judgement:
         return self.site.metric
 
     def expected_shares(self, predict: Predict) -> NDArray[np.float64]:
-        """The class shares that a model expects: its mean prediction on the client's samples but the tests.
+        """The class shares that a model expects: its mean prediction on the client's samples without the tests.
 
-        For a local model these are the client's own shares; a common model expects those of the federation. Each is
-        corrected for its own, so that neither is constant by construction. A class that the client does not hold has 0.
+        A local model expects the client's own shares, a common model those of the federation. Each model is corrected
+        for the shares that it expects, so that neither is constant by construction. Classes without samples at the
+        client have share 0.
         """
         data = self.site.federation.clients[self.client.id]
         splits = [split for split in (data.train, data.val) if len(split)]
@@ -132,13 +133,13 @@ class Judgement:
         return scores(name, predicted.cpu(), labels.cpu(), shares() if name == BALANCED else ())
 
     def mean_score(self, name: str) -> float | None:
-        """A metric of the client's own tests; ``None`` where it was not asked for or is undefined."""
+        """A metric on the client's own tests; ``None`` if it was not requested or is undefined."""
         asked = self.received.by_class or name == self.deciding
         return _value(self.scores(self.predicted, name, lambda: self.shares), name) if asked else None
 
     @cached_property
     def constant(self) -> float | None:
-        """Whether the model gives all tests of several classes the same class; ``None`` where it was not asked for."""
+        """Whether the model predicts one class for tests of several classes; ``None`` if it was not requested."""
         if not self.received.by_class:
             return None
         predicted = self.predicted.double().cpu().numpy()
@@ -150,7 +151,7 @@ class Judgement:
 def judged_model(
     client: Client, method: Method[Any, Any], received: Question, eval_point: Literal["received", "fitted"]
 ) -> Tensor:
-    """The federated model that counts as the client's own. One that never fitted is judged as received."""
+    """The federated model to evaluate for this client; as received if the client has never fitted one."""
     fitted = client.engine_keep.get("fitted") if eval_point == "fitted" else None
     return method.personal(client, received) if fitted is None else fitted
 
@@ -193,13 +194,13 @@ def evaluate(site: "Site", client: Client, received: Question) -> Payload:
 
 
 def _value(found: NDArray[np.float64] | None, name: str) -> float | None:
-    """A metric from the scores of samples, rounding errors out of its range removed; ``None`` where it is undefined."""
+    """A metric from the scores of samples, clipped to its range; ``None`` if it is undefined."""
     metric = DECIDING[name]
     return None if found is None else min(max(metric.gain(float(found.mean()), 0.0), metric.low), metric.high)
 
 
 def _compare_with_local(judgement: Judgement) -> None:
-    """Score each test of the client's model, compare it with the local model, and note what the test for harm needs."""
+    """Score the client's model and the local model on each test sample, and note what the test for harm needs."""
     site, client, name = judgement.site, judgement.client, judgement.deciding
     test, mixed = client.data.test, None
     shares = torch.from_numpy(site.class_shares(client.id))
@@ -228,7 +229,7 @@ def _compare_with_local(judgement: Judgement) -> None:
 
 
 def predictor(client: Client, model: Tensor) -> Predict:
-    """The predictions of a model of the client's network."""
+    """A function that predicts with this model of the client's network."""
 
     def predict(split: Split) -> Tensor:
         client.model.hold(model)
@@ -238,13 +239,13 @@ def predictor(client: Client, model: Tensor) -> Predict:
 
 
 class Export(Payload):
-    """A client's own model, whole."""
+    """Reply to ``export``: the client's whole model."""
 
     model: Tensor
 
 
 def evaluate_verb(message: type[Question], metrics: Iterable[Metric]) -> Verb:
-    """Evaluation of all clients: it leaves what they keep as it was, and its bytes are not the method's."""
+    """The verb ``evaluate``: it leaves the client's state unchanged; its bytes do not count as the method's."""
     metrics = tuple(metrics)
     by_field = {metric.field: metric for metric in metrics}
 
@@ -274,7 +275,7 @@ def _evaluate(call: Call) -> tuple[Payload, ClientState]:
 
 
 def export_verb(message: type[Question]) -> Verb:
-    """What is exported is what was evaluated, also where a method trains on the way."""
+    """The verb ``export``: it returns the model that was evaluated, even if the method trains to make it."""
     return Verb("export", message, Export, _export, read_only=True)
 
 
@@ -301,7 +302,7 @@ def _share(hits: Tensor) -> float:
 
 
 def columns_of(scores: Mapping[int, Payload], metrics: Iterable[Metric]) -> Columns:
-    """A list over clients for each score that all of them have, or that may be undefined for some."""
+    """A list over clients for each score that all clients have or that may be undefined for some."""
     columns: Columns = {"client": list(scores)}
     for name in ("n_train", "n_test"):
         columns[name] = [getattr(each, name) for each in scores.values()]
@@ -315,17 +316,17 @@ def columns_of(scores: Mapping[int, Payload], metrics: Iterable[Metric]) -> Colu
 
 
 def by_client(columns: Columns, name: str = OWN.key) -> dict[int, float]:
-    """Each client's accuracy on its own tests, or another of its numbers."""
+    """Each client's accuracy on its own tests, or another column, by client."""
     return {int(cid): value for cid, value in zip(columns["client"], columns[name], strict=True)}
 
 
 def summaries(columns: Columns, metrics: Iterable[Metric]) -> dict[str, Summary]:
-    """Every metric of an evaluation over all clients."""
+    """Summary of each metric of an evaluation over all clients."""
     return {metric.key: summarise(columns, metric) for metric in metrics if metric.averaged and metric.key in columns}
 
 
 def summarise(columns: Columns, metric: Metric) -> Summary:
-    """One metric over all clients, or over those for which it is defined."""
+    """Summary of one metric over all clients for which it is defined."""
     values, weights = (torch.tensor(columns[each], dtype=torch.float64) for each in (metric.key, "n_test"))
     if metric.undefined:
         has_it = ~values.isnan()

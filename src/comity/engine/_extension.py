@@ -1,7 +1,7 @@
-"""The interface of extensions: features that change a run without being its method or its rule.
+"""The interface of extensions: features that change a run but are neither its method nor its rule.
 
 An extension is implemented in the package of its feature. The engine calls its hooks at the points below and knows
-nothing else about it. One object belongs to one run: some hooks are called where clients work, others on the server.
+nothing else about it. An object belongs to one run: some hooks are called on the client side, others on the server.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -24,7 +24,7 @@ class Link(ABC):
 
     clients: Sequence[int]
     workers = 1
-    """Threads of this process that work on a question, and that the server may use in between."""
+    """Number of threads of this process that work on a question; between questions the server may use them."""
 
     def __init__(self) -> None:
         self.failures: dict[int, str] = {}
@@ -35,7 +35,7 @@ class Link(ABC):
         self.run_id = ""
         """Id of the run that asks; ``Run.id``."""
         self.along: list[float] = []
-        """Sent with every question if clients are on other machines: facts about the data that all need."""
+        """Facts about the data that all clients need; sent with every question if clients are on other machines."""
 
     def ask(
         self,
@@ -45,9 +45,10 @@ class Link(ABC):
         lost: Collection[int] = (),
         shared: Tensor | None = None,
     ) -> dict[int, Payload]:
-        """Ask each client to do ``verb``; returns answers by client, in order. those in ``lost`` work but never answer.
+        """Ask each client to do ``verb``; returns answers by client, in order.
 
-        An answer is left out if it does not fit its declaration, the question, ``shared`` or most other answers.
+        Clients in ``lost`` work but never answer. An answer is left out if it does not fit its declaration, the
+        question, ``shared`` or most other answers.
         """
         for question in questions.values():
             if type(question) is not verb.message:
@@ -155,7 +156,7 @@ class Threads(Link):
         return replace(reply, **{name: self.hold(tensor) for name, tensor in reply.tensors().items()})  # type: ignore[type-var]
 
     def _held_state(self, state: ClientState, before: ClientState | None) -> ClientState:
-        """Hold all tensors; those that were held before stay as they are."""
+        """Hold all tensors of a state, except those that are already held."""
 
         def held(tensors: Mapping[str, Tensor], old: Mapping[str, Tensor]) -> dict[str, Tensor]:
             return {name: t if t is old.get(name) else self.hold(t) for name, t in tensors.items()}

@@ -182,7 +182,7 @@ class Server:
         try:
             return self.method.objection(self, cid, reply)
         except Exception as error:  # untrusted input that the method did not expect
-            return f"sent what the method cannot judge: {type(error).__name__}: {error}"
+            return f"sent a reply that the method cannot use: {type(error).__name__}: {error}"
 
     def _merge(self, replies: dict[int, Reply]) -> None:
         """Let the method merge the replies. A failure stops the run, because the state may be half updated."""

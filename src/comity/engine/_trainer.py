@@ -1,8 +1,9 @@
-"""How ``client.sgd`` trains and ``client.predict`` answers: one of four ways, chosen once for a run.
+"""Trainers: the four implementations of ``client.sgd`` and ``client.predict``. A run uses one of them.
 
 ``autograd`` trains any model with any optimiser. ``chain`` is plain SGD written out for a chain of plain layers
-(``comity.nn.Descent``). ``compiled`` is the same in C where that is faster and the machine has a compiler
-(``comity.nn.descend``). These agree to float rounding. ``bfloat16`` has to be named: its gradients are coarser.
+(``comity.nn.Descent``). ``compiled`` is the same in C, if that is faster and the machine has a compiler
+(``comity.nn.descend``). These agree to float rounding. ``bfloat16`` has less precise gradients, so ``auto`` never takes
+it.
 """
 
 from collections.abc import Callable
@@ -21,28 +22,28 @@ if TYPE_CHECKING:
     from comity.engine._optimiser import Training
 
 AT_ONCE = 2**18
-"""Numbers in the samples that a net answers at once: what it makes of more does not stay in the processor's cache."""
+"""Input numbers that are predicted at once: the activations of more do not fit in the processor's cache."""
 TrainerName = Literal["auto", "autograd", "bfloat16", "chain", "compiled"]
 
 
 @dataclass(eq=False, kw_only=True)
 class TrainingRequest:
-    """A training that a client asks for."""
+    """Arguments of one call of ``client.sgd``."""
 
     client: "Client"
     epochs: float | None
-    """The run's own amount of work where it is ``None``."""
+    """``None``: as many epochs or steps as the run's options say."""
     parts: tuple[str, ...]
     lr: float
     anchor: Tensor | None = None
-    """What the parameters are pulled towards, with strength ``pull``."""
+    """Parameters of a proximal term, towards which training is pulled with strength ``pull``."""
     pull: float = 0.0
     pull_apart: bool = False
-    """Whether the pull is a step of its own beside the optimiser's; plain SGD makes the same of both."""
+    """Whether the pull is a separate step after the optimiser's; for plain SGD both are equal."""
     loss: Callable[[Tensor, Tensor], Tensor] | None = None
-    """In place of the cross-entropy; only for autograd."""
+    """Loss instead of the cross-entropy; only for autograd."""
     on_features: FeatureLoss | None = None
-    """Added to the cross-entropy; only for autograd."""
+    """Loss added to the cross-entropy; only for autograd."""
 
     @property
     def step(self) -> Step:
@@ -54,12 +55,12 @@ class Trainer(Protocol):
     """Whether ``model.gradients`` are computed in C."""
 
     def train(self, request: TrainingRequest) -> float:
-        """Train the client's model; the mean loss of a batch."""
+        """Train the client's model; returns the mean loss over batches."""
 
     def outputs(self, model: Model, x: Tensor) -> Tensor:
-        """What the net makes of these samples, in evaluation mode."""
+        """The network's outputs for these samples, in evaluation mode."""
         net = model.net
-        if net.training:  # to walk through all its layers costs a small net as much as the answer
+        if net.training:  # eval() visits all layers, which takes a small network as long as a prediction
             net.eval()
         at_once = max(16, AT_ONCE // max(1, x[:1].numel()))
         return torch.cat([net(some) for some in torch.split(x, at_once)])
@@ -121,9 +122,9 @@ class Compiled(Trainer):
     """Plain SGD on a small chain of plain layers, in C."""
 
     convolves: bool
-    """Whether there are convolutions: without, torch answers as fast."""
+    """Whether there are convolutions; without them torch predicts equally fast."""
     gradients: bool
-    """For a method that takes steps of its own."""
+    """Whether ``model.gradients`` are computed in C, for a method that takes its own steps."""
 
     def train(self, request: TrainingRequest) -> float:
         client, data = request.client, request.client.data.train
@@ -136,7 +137,7 @@ class Compiled(Trainer):
 
 
 def trainer_for(training: "Training", model: Model, name: TrainerName = "auto", *, own_steps: bool = False) -> Trainer:
-    """The trainer that is named; ``auto`` is the fastest that this optimiser and this model allow.
+    """The trainer with this name; ``auto`` is the fastest that supports this optimiser and this model.
 
     ``own_steps``: the method takes gradients of single batches.
     """
@@ -155,7 +156,7 @@ def trainer_for(training: "Training", model: Model, name: TrainerName = "auto", 
 
 
 def trainer_name(trainer: Trainer, device: str) -> str:
-    """A trainer with the vector width, or the device, on which the last digits of its results depend."""
+    """Name of a trainer with its vector width or device, which affects the last digits of results."""
     width = torch.backends.cpu.get_cpu_capability() if device == "cpu" else device.partition(":")[0]
     gradients = "+gradients" if trainer.gradients else ""  # until November 2026 compiled trainers left these to torch
     return f"{type(trainer).__name__.lower()}{gradients} {width}"

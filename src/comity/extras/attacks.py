@@ -1,4 +1,4 @@
-"""Malicious clients: they send something else than they trained."""
+"""Malicious clients, which send something other than what they trained."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,7 +21,7 @@ AGAINST = 2.0
 
 
 class Attack(Extension):
-    """Malicious clients that send something else than they trained. Buffers stay unchanged: rules do not see them.
+    """Malicious clients that send something other than what they trained. Buffers stay unchanged: rules ignore them.
 
     Independent attacks: ``gaussian`` sends Gaussian numbers of standard deviation 1 instead of the shared parameters
     (A1 of FedPG, supplement B.3), ``scale`` the update times 100 (A2), ``flip`` the update times −1. Collusion with

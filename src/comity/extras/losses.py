@@ -1,4 +1,4 @@
-"""Losses of the model as received, for rules that need them."""
+"""Losses of the received model, for rules that need them."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any

@@ -63,13 +63,13 @@ Served = tuple[dict[int, Any], dict[int, str], LocalModels]
 
 
 def serve(plan: "RunPlan", site: "Site", server: "Server", baselines: dict[str, LocalModels]) -> Served:
-    """Let the newcomers join, with these local baselines. ``site`` and ``server`` stay unchanged."""
+    """Let the newcomers join and compare them with these local baselines. ``site`` and ``server`` stay unchanged."""
     config, method, everyone = plan.config, site.method, plan.everyone
     cids = range(len(plan.federation), len(everyone))
     site = site.serving(everyone, baselines)
     link = Threads(site, server.link.workers, clients=server.clients)
     now, rounds = server.round, config.newcomer_rounds
-    if config.is_local:  # they receive nothing and train like the others did
+    if config.is_local:  # Local sends nothing: newcomers train as the other clients did
         now, rounds = 0, max(1, round(config.participation * config.rounds))
     newcomers_server = server.serving(link, now)
     try:

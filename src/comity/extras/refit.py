@@ -31,5 +31,5 @@ class Refit(Extension):
         return replace(data, train=Split(x, y), val_unseen=False)
 
     def for_newcomers(self) -> Extension | None:
-        """Under a guard newcomers weigh what they receive, and nothing is trained afterwards."""
+        """Under a guard, newcomers choose between received models and their own; nothing is trained afterwards."""
         return self if self.newcomers_too else None

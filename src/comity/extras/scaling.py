@@ -66,13 +66,13 @@ class Scaling(Extension):
 
     def client_data(self, data: ClientData, round: int) -> ClientData:
         if not self.scaled:
-            raise ComityError("no means and spreads came along with the question")
+            raise ComityError("the request has no means and standard deviations")
         return data
 
     def before_training(self, run: "Run") -> None:
         server = run.server
         along = server.link.along
-        if SCALER in server.store:  # of a resumed run
+        if SCALER in server.store:  # already asked, before the run was resumed
             along[:] = server.store[SCALER].flatten().tolist()
         asked = not along
         if asked:
@@ -91,7 +91,7 @@ class Scaling(Extension):
 
 
 def _total(server: "Server", question: Features, replies: Mapping[int, Any], schema: Schema) -> Moments:
-    """Sums of all clients; if an extension hides single ones, its total."""
+    """The sums over all clients, or the total from an extension that hides single clients' sums."""
     about = question, replies, 4, schema.features
     hidden = (each.total(server, "moments", *about) for each in server.extensions)
     total = next((sums for sums in hidden if sums is not None), None)

@@ -1,4 +1,4 @@
-"""Trials of steps: clients report how a step would change their losses before one is taken."""
+"""Trials: before a step is taken, clients report how it would change their losses."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -76,7 +76,7 @@ def _try_steps(
 
 
 def _work(call: Call) -> tuple[Payload, ClientState]:
-    """Losses between the shared part that the client last started from and each received one."""
+    """Losses on the way from the shared part that the client last started from to each received one."""
     site, received, client = call.site, call.received, call.client("try_steps")
     origin, size = client.engine_keep["origin"], site.parameters
     split = client.data.val if len(client.data.val) else client.data.train

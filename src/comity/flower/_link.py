@@ -192,7 +192,7 @@ class GridLink(Link):
                 return Failure(error_of(reply), away=away, raised=not away)
             return _wire.read_answer(reply.content, verb.reply, _wire.most_bytes(self._largest))
         except Exception as error:  # untrusted content fails only this client
-            return Failure(f"sent what cannot be read: {brief(error)}")
+            return Failure(f"sent an unreadable reply: {brief(error)}")
 
     def _is_hopeless(self, verb: Verb, failures: Mapping[int, Failure]) -> bool:
         """Whether to give up if no client has answered.

@@ -1,8 +1,8 @@
-"""The guard in a run: each client chooses what it uses, by its own validation samples.
+"""The guard in a run: each client chooses by its own validation samples which model or mixture it uses.
 
-The client's own model is the local baseline: trained without the validation samples while models are compared on these,
-and trained on all samples if the client uses nothing else. It never leaves the client. If a method, a rule or a search
-also uses validation samples, the guard has a separate part of them.
+The client's own model is the local baseline. While models are compared, it is one trained without the validation
+samples; if the client then uses nothing else, it is one trained on all samples. It never leaves the client. If a
+method, a rule or a search also uses validation samples, the guard has a separate part of them.
 """
 
 from collections.abc import Sequence
@@ -46,18 +46,18 @@ class Weighed(Payload):
 
 
 class Guarding(Extension):
-    """Let every client use what its guard chooses."""
+    """Let every client use the model or mixture that its guard chooses."""
 
     baselines = ("train",)
 
     guard: Any
     last_round: int
-    """After this round clients choose, and keep their choice."""
+    """The round after which clients choose; they keep this choice."""
     share: float = field(default=1.0, init=False)
     """The guard's share of the validation samples; the rest is for the method, the rule or a search."""
     seed: int = field(default=0, init=False)
     _parts: dict[int, tuple[Split, Split]] = field(default_factory=dict, init=False)
-    """By client: the guard's validation samples, and those for other uses."""
+    """By client: the guard's validation samples, and the other validation samples."""
 
     @classmethod
     def of(cls, config: Config) -> Self | None:
@@ -69,7 +69,7 @@ class Guarding(Extension):
         self.share, self.seed = self.guard.validation / (self.guard.validation + others), config.seed
 
     def client_data(self, data: ClientData, round: int) -> ClientData:
-        """Keep the guard's samples away from other uses, until they become training samples."""
+        """Reserve the guard's samples, until they become training samples."""
         if self.share == 1 or not data.val_unseen:
             return data
         if data.id not in self._parts:
@@ -84,13 +84,13 @@ class Guarding(Extension):
         return verbs | {verb.name: verb}
 
     def after_round(self, run: "Run") -> None:
-        """Let every client choose."""
+        """After the last round before the refit, let every client choose."""
         server = run.server
         if server.round == self.last_round:
             server.ask_clients("weigh", server.questions(server.scored))
 
     def _weigh(self, call: Call) -> tuple[Payload, ClientState]:
-        """Choose on the client's validation samples; the client keeps its choice.
+        """Choose on the client's validation samples, and store the choice in the client's state.
 
         If the method trains on the way, it uses the random numbers of ``evaluate``: the weighed model is the one that
         is evaluated and exported.
@@ -105,7 +105,7 @@ class Guarding(Extension):
         return Weighed(own_weight=float(weights[0])), before
 
     def judge(self, judgement: Judgement) -> None:
-        """Evaluate what the client uses under its guard; also note the federated model's accuracy."""
+        """Evaluate the model or mixture that the client uses; also note the federated model's accuracy."""
         site, client, cid = judgement.site, judgement.client, judgement.client.id
         weights, bound = self.weights(site, client, judgement.model, judgement.common)
         unguarded = float(judgement.correct.double().mean())
@@ -127,12 +127,12 @@ class Guarding(Extension):
     ) -> tuple[Tensor, float | None]:
         """Weights of the client's own model, the federated one and possibly the global one, and the guard's bound.
 
-        A choice is kept once made. Before that, each evaluation chooses anew, as a run that ends there would.
+        A choice is final once stored. Before that, each evaluation chooses anew, as a run that ended there would.
         """
         if (kept := client.engine_keep.get("guard")) is not None:
             bound = client.engine_keep.get("guard.bound")
             return kept, None if bound is None else float(bound)
-        if not client.data.val_unseen:  # it had dropped out when the others chose; nothing is held out any more
+        if not client.data.val_unseen:  # it had dropped out when the others chose; now it trains on these samples
             return torch.tensor([1.0, 0.0], dtype=torch.float64), None
         val, train = self._parts[client.id][0] if client.id in self._parts else client.data.val, client.data.train
         own = partial(_models_of(site, "train").on_own, client.id)
@@ -150,7 +150,7 @@ def own_models(site: "Site", client: Client, weights: Tensor) -> LocalModels:
 
 
 def _samples(weights: Tensor, val_unseen: bool) -> str:
-    """Training samples of the own model: all if it is used by itself, or if the federated one saw all."""
+    """The baseline to use as own model: trained on all samples if used by itself or if the federated model saw all."""
     return "train" if val_unseen and float(weights[0]) < 1 else "all"
 
 

@@ -1,4 +1,4 @@
-"""Guards: how a client decides on held-out samples what to use beside or instead of the federated model."""
+"""Guards: how a client decides on held-out samples which mixture of its own and the federated model to use."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable

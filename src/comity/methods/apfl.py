@@ -12,30 +12,31 @@ PULL = 0.02
 
 
 class APFL(Method):
-    """Mix a global and a personal model, with a learned weight per client.
+    """Mix a global and a personal model; each client learns the weight of its personal model.
 
-    Use: when you expect some clients to gain from the global model and others not.
+    Use: when you expect the global model to help some clients and not others.
 
     Paper: Deng et al., 2020 (arXiv:2003.13461), Algorithm 1.
 
-    Equation: The client uses v̄ = alpha v + (1 − alpha) w. In every step w ← w − lr ∇f(w) and v ← v − lr alpha ∇f(v̄),
-    both with the old values on the right. In the first step of a round alpha ← alpha − lr ⟨v − w, ∇f(v̄)⟩, clipped to
-    [0, 1].
+    Equation: The client uses the mixture v̄ = alpha v + (1 − alpha) w of its personal model v and the global model w.
+    Each step sets w ← w − lr ∇f(w) and v ← v − lr alpha ∇f(v̄), both with the old values on the right. In the first
+    step of a round, alpha ← alpha − lr ⟨v − w, ∇f(v̄)⟩, clipped to [0, 1].
 
     Departures:
-        - ``form="pfllib"`` selects PFLlib's APFL, a different method, which ConFREE's tables use. Its alpha starts at 1
-          there, so give ``alpha=1`` with it. The gradient of v is taken at v: v ← v − lr ∇f(v). After every batch alpha
-          ← alpha − lr (⟨v − w, alpha ∇f(v) + (1 − alpha) ∇f(w)⟩ + 0.02 alpha), clipped to [0, 1]. At the end of the
-          round, v is replaced by alpha v + (1 − alpha) w, which the client uses.
-        - BatchNorm's statistics of v̄ are measured on v̄, not mixed from those of v and w.
+        - ``form="pfllib"`` selects PFLlib's APFL, which is a different method. ConFREE's tables use it. Here v is the
+          personal and w the global model; v is trained on its own: v ← v − lr ∇f(v). After every batch alpha ← alpha −
+          lr (⟨v − w, alpha ∇f(v) + (1 − alpha) ∇f(w)⟩ + 0.02 alpha), clipped to [0, 1]. At the end of the round, alpha
+          v + (1 − alpha) w replaces v, and the client uses this new v. PFLlib starts at alpha 1: give ``alpha=1``.
+        - The mixture has BatchNorm statistics of its own, measured during training. They are not mixed from those of
+          the two models.
 
     Options:
-        form: the paper's algorithm, or PFLlib's, whose default alpha is 1
-        alpha: initial weight of the personal model in the mixture (1 with adaptive no: the client uses the model of
-            Local)
+        form: the paper's algorithm, or PFLlib's
+        alpha: initial weight of the personal model in the mixture; PFLlib starts at 1 (with alpha 1 and adaptive false,
+            a client uses the model of Local)
         adaptive: let each client learn its own alpha
-        personal_model: model that a client uses: v̄ with the newest global model w, or v̄ after its last local training
-            (with form pfllib, always the latter)
+        personal_model: model that a client uses: the mixture with the newest global model, or the mixture after its
+            last local training (with form pfllib, always the latter)
     """
 
     form: Literal["paper", "pfllib"] = "paper"

@@ -11,12 +11,12 @@ class Ditto(Method):
 
     Paper: Li et al., ICML 2021, Algorithm 1.
 
-    Equation: The global model w is trained by FedAvg. The personal model v follows v ← v − lr (∇f(v) + lam (v − w)),
-    with the received w.
+    Equation: The global model w is trained by FedAvg. The personal model v is trained by v ← v − lr (∇f(v) + lam (v −
+    w)), where w is the received global model.
 
     Options:
-        lam: strength of the pull towards the global model (0 = Local); the paper tunes it around {0.05, 0.1, 0.2, 1, 2}
-        personal_epochs: epochs of the personal model (none = the run's --epochs)
+        lam: strength of the pull towards the global model (0 = Local); the paper tunes it between 0.05 and 2
+        personal_epochs: epochs of training the personal model (none = the run's --epochs)
     """
 
     lam: NonNegative = 1.0

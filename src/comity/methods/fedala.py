@@ -20,28 +20,31 @@ class FedALA(Method):
 
     Paper: Zhang et al., AAAI 2023.
 
-    Equation: Before the client trains or uses the received model θ_g, it replaces the last ``top`` modules by θ_i +
-    (θ_g − θ_i) ⊙ W, where θ_i is its model after its last training. W starts at 1 and is kept between rounds. It is
-    trained on a random ``share`` of the training data: W ← clip(W − rate · ∇L ⊙ (θ_g − θ_i), 0, 1), with ∇L the
-    gradient at the mixed parameters. The first training repeats passes until the mean losses of the last ten passes
-    have a standard deviation below ``threshold``. Later there is one pass per round. In its first round a client has no
-    θ_i and adapts nothing.
+    Equation: A client adapts the received model θ_g before it trains or uses it: the last ``top`` modules become θ_i +
+    (θ_g − θ_i) ⊙ W, where θ_i is its model after its last training. In its first round a client has no θ_i and uses θ_g
+    unchanged.
+
+    The weights W start at 1 and are kept between rounds. They are trained on a random ``share`` of the training data: W
+    ← clip(W − rate · ∇L ⊙ (θ_g − θ_i), 0, 1), with ∇L the gradient at the mixed parameters. The first training of W
+    repeats passes until the mean losses of the last ten passes have a standard deviation below ``threshold``. Later
+    there is one pass per round.
 
     Departures:
-        - The mean loss of a pass decides when W has converged; public code uses the loss of its last batch.
+        - The first training of W, the weights of the mixture, stops by the mean loss of each pass; public code uses the
+          loss of its last batch. It ends after at most 100 passes, because at a large rate it can oscillate.
         - W is trained on randomly drawn samples; public code uses a contiguous part of the data.
-        - The first training of W ends after at most 100 passes, because at a large rate it can oscillate.
         - While W is trained, BatchNorm uses the received statistics.
         - A client uses the mixture before local training, as in PFLlib. ``--eval-point fitted`` evaluates the model
-          after local training, which early in training can be far better, for example with a transformer.
-        - W's steps grow with the square of θ_g − θ_i. If local training moves the model little, as with Adam, W stays
-          near 1; a ``rate`` of 100 then helps.
+          after local training. Early in training this can be far better, for example with a transformer.
+        - W's steps grow with the square of the difference between the global and the client's own model. If local
+          training moves the model little, as with Adam, W stays near 1; then a ``rate`` of 100 helps.
 
     Options:
-        top: number of adapted modules, counted from the last (a weight with its bias is one); the paper's p
+        top: number of adapted modules (the paper's p), counted from the last; a weight and its bias are one module
         share: share of the training data used to train the mixing weights W
         rate: learning rate of W (0 = FedAvg)
-        threshold: the first training of W stops when its last ten losses have a standard deviation below this
+        threshold: the first training of W stops when the losses of its last ten passes have a standard deviation below
+            this
     """
 
     top: Count = 1

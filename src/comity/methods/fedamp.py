@@ -11,33 +11,35 @@ from comity.rules import Updates
 
 
 class FedAMP(Method):
-    """Pull each client's model towards a mixture of all models. Similar models have more weight.
+    """Pull each client's model towards a mixture of all models, in which similar models have more weight.
 
     Use: when clients form groups that are not known in advance.
 
     Paper: Huang et al., AAAI 2021.
 
     Equation: The server computes u_i = Σ_j ξ_ij w_j with ξ_ij = alpha/sigma · exp(−‖w_i − w_j‖²/sigma) for j ≠ i and
-    ξ_ii = 1 − Σ ξ_ij. The client minimises f(w) + lam/(2 alpha) · ‖w − u_i‖², starting from its last model. HeurFedAMP
-    is the form "cosine": ξ_ij = (1 − ξ_ii) softmax_j(sigma cos(w_i, w_j)) with a fixed ξ_ii.
+    ξ_ii = 1 − Σ_j≠i ξ_ij. The client minimises f(w) + lam/(2 alpha) · ‖w − u_i‖², starting from its last model.
+
+    ``form="cosine"`` is HeurFedAMP: ξ_ij = (1 − ξ_ii) softmax_j(sigma cos(w_i, w_j)) with a fixed ξ_ii.
 
     Departures:
-        - By default sigma is the median of the squared distances; with "cosine", the inverse of the median of 1 − cos.
-          With a fixed sigma, all ξ_ij underflow for large models, and FedAMP becomes Local.
+        - By default sigma is the median of the squared distances between models; with form cosine, it is the inverse of
+          the median of 1 − cos. With a fixed sigma, large models are so far apart that all weights ξ_ij become 0, and
+          FedAMP becomes Local.
         - With the default sigma, alpha is multiplied by sigma and divided by the number of other clients. So the
           mixture does not depend on the scale of the models. The paper's alpha 1e4 and sigma 1e6 with 100 clients
           correspond to alpha 1 here.
-        - The pull lam/alpha is constant. In the paper it starts at 1e-4 and grows as alpha decays. With 1e-4 the result
-          is that of Local; with 1, accuracy falls if clients differ.
-        - ξ_ii is at least ``self_weight``.
+        - The pull lam/alpha is constant. In the paper it starts at 1e-4 and grows as alpha decays. A constant 1e-4
+          gives the result of Local; with 1, accuracy falls if clients differ.
+        - A client's own model has at least the weight ``self_weight`` in its mixture.
         - Clients that have never replied are left out of all mixtures.
 
     Options:
         form: similarity of two models: by distance (FedAMP) or by angle (HeurFedAMP)
-        lam: the paper's lambda; the pull towards the mixture has the strength lam/alpha (0 = Local)
+        lam: the paper's lambda; the strength of the pull towards the mixture is lam/alpha (0 = Local)
         alpha: the paper's alpha_k: weight of the other clients in the mixture
         sigma: width of the similarity kernel (none = from the median distance of the models)
-        self_weight: minimum weight of a client's own model in its mixture; with form cosine, its weight
+        self_weight: minimum weight of a client's own model in its mixture; with form cosine, exactly this weight
     """
 
     form: Literal["distance", "cosine"] = "distance"

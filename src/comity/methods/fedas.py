@@ -18,25 +18,26 @@ class FisherReply(Reply):
 
 
 class FedAS(Method[Message, FisherReply]):
-    """Share the body, keep a personal head; align the received body first, and weight clients by Fisher information.
+    """Share the body, keep a personal head. Align the received body, and weight clients by Fisher information.
 
     Use: when many clients take part only rarely.
 
     Paper: Yang, Huang and Ye, CVPR 2024.
 
-    Equation: p_k is the mean feature of class k under the body of the client's last training. The received body is
-    trained to reproduce it, by Σ_k MSE(b(x), p_k) over the classes k of a batch; then body and head are trained
-    together. The server weights clients by the trace of their Fisher information, Σ ‖∇ log p(y | x)‖² over batches.
+    Equation: A client computes p_k, the mean feature of class k under the body of its last training. It first trains
+    the received body to reproduce these features, by the loss Σ_k MSE(b(x), p_k) over the classes k of a batch. Then it
+    trains body and head together. The server weights clients by the trace of their Fisher information, Σ ‖∇ log p(y |
+    x)‖² over batches.
 
     Departures:
-        - Details follow PFLlib's code, except that each client aligns its own copy of the received body. In PFLlib all
-          clients change the same body, one after another.
+        - Details follow PFLlib's code, with one exception: each client aligns its own copy of the received body. In
+          PFLlib all clients change the same body, one after another.
         - BatchNorm's statistics are averaged with the same weights as the body.
 
     Options:
         align_epochs: epochs of the alignment (0 = off)
         align_lr: learning rate of the alignment
-        weights: weight of a client: its Fisher information or its number of samples (with size and align_epochs 0:
+        weights: weight of a client: its Fisher information or its number of samples (size with align_epochs 0 equals
             FedPer)
     """
 

@@ -7,18 +7,18 @@ from comity.methods._method import WHOLE, Client, Message, Method, Reply
 
 
 class FedBABU(Method):
-    """Train a shared body under a fixed random head; each client fine-tunes at the end.
+    """Train a shared body under a fixed random head; each client fine-tunes before it uses the model.
 
     Use: when new clients will join later and can fine-tune.
 
     Paper: Oh, Kim and Yun, ICLR 2022.
 
-    Equation: Under the common initial head h, b_i ← b_i − lr ∇_b f_i(b_i, h); the server combines the b_i. To use the
-    model, a client trains (b, h) on its own data for a few epochs. The global model is (b, h).
+    Equation: The common initial head h stays fixed: b_i ← b_i − lr ∇_b f_i(b_i, h). The server combines the b_i. To use
+    the model, a client trains (b, h) on its own data for a few epochs. The global model is (b, h).
 
     Departures:
-        - A client fine-tunes before every evaluation, not only after the last round. Training does not continue from
-          the fine-tuned model.
+        - A client fine-tunes before every evaluation, not only after the last round. The fine-tuned model is used for
+          evaluation only: the next round starts from the shared body again.
 
     Options:
         finetune: what a client fine-tunes: the whole model, or the head only; in the paper the difference is small

@@ -2,7 +2,7 @@ from comity.methods.fedavg import FedAvg
 
 
 class FedBN(FedAvg):
-    """FedAvg in which each client keeps its own BatchNorm layers.
+    """FedAvg, but each client keeps its own BatchNorm layers.
 
     Use: when clients' inputs look different (scanners, cameras, sensors) and the network has BatchNorm.
 
@@ -12,8 +12,9 @@ class FedBN(FedAvg):
     client.
 
     Departures:
-        - Without BatchNorm in the network the result is bit-identical to FedAvg.
-        - To keep only mean and variance with the client, and average scale and shift, use FedAvg with --buffers local.
+        - If the network has no BatchNorm, the result is bit-identical to FedAvg.
+        - To keep only mean and variance with the client, but average scale and shift, use FedAvg with ``--buffers
+          local``.
 
     Options:
         personal_model: model that a client uses: the global model with its own BatchNorm layers, its model after local

@@ -53,18 +53,20 @@ class FedCP(ByParts):
 
     Paper: Zhang et al., KDD 2023.
 
-    Equation: With z = b(x), logits = h_i(r·z) + h_g((1 − r)·z). Here r is the Gumbel-softmax (temperature 1) of
-    gate(z·v). v is the normalised sum of h_i's rows at the start of the round. Body, personal head and gate minimise CE
-    + lam · MMD² between z and b_g(x), with kernels of bandwidth 10, 15, 20 and 50; the global head h_g and the received
-    body b_g are fixed. The client sends body, gate and the head (h_i + h_g)/2. The rule acts on the body; head and gate
-    are averaged. There is no global model.
+    Equation: With z = b(x), the logits are h_i(r·z) + h_g((1 − r)·z). Here r is the Gumbel-softmax (temperature 1) of
+    gate(z·v), and v is the normalised sum of h_i's rows at the start of the round. Body, personal head and gate
+    minimise CE plus lam · MMD² between z and b_g(x), with kernels of bandwidth 10, 15, 20 and 50. MMD is the maximum
+    mean discrepancy, a distance between distributions. The global head h_g and the received body b_g are fixed.
+
+    The client sends body, gate and the head (h_i + h_g)/2. The rule acts on the body; head and gate are averaged. There
+    is no global model.
 
     Departures:
-        - Noise is drawn in training only.
-        - The steps of the pull are proportional to lam · lr. Far above the paper's 5 · 0.005 they overshoot, and most
-          ReLUs become inactive. So by default lam is smaller at larger learning rates.
-        - Under SGD, v never changes and is equal for all clients, because the gradients of a softmax layer's rows sum
-          to 0. This is also true of the paper's method.
+        - The gate adds Gumbel noise in training only.
+        - The pull of the features makes steps proportional to lam · lr. If lam · lr is far above the paper's 5 · 0.005,
+          the steps overshoot, and most ReLUs become inactive. So the default lam is smaller at larger learning rates.
+        - Under SGD, the gate's input v (the sum of the personal head's rows) never changes and is equal for all
+          clients, because the gradients of a softmax layer's rows sum to 0. This is also true of the paper's method.
 
     Options:
         lam: weight of the pull towards the features of the received body (none = 5 as in the paper, or 5 · 0.005 / lr

@@ -30,18 +30,20 @@ class MeanFeatures(Payload):
 
 
 class FedDBE(Method[FedDBEMessage, Reply]):
-    """Share the whole model and align the clients' mean features; each client adds its own shift to its features.
+    """Share the whole model, align the clients' mean features, and let each client shift its own features.
 
     Use: when clients' features differ mainly by a shift.
 
     Paper: Zhang et al., NeurIPS 2023 ("Eliminating domain bias"), with FedAvg.
 
-    Equation: With z = b(x), a client uses h(z + p_i), where p_i starts at 0, is trained with body and head, and stays
-    with the client. The loss is CE(h(z + p_i), y) + kappa · mean over features of ½ (m − z̄)², where z̄ is the common
-    mean. m is a running mean of z, which starts at 0 in each round: m ← (1 − mu) m + mu · mean(z) per batch, with a
-    gradient through the new batch only. Before the first round, each client does one round of local training from the
-    initial model, with p_i = 0 and kappa = 0, and sends the mean of z over its samples. The average of these means,
-    weighted by size, is z̄, which stays fixed. The global model has p = 0.
+    Equation: With z = b(x), a client predicts by h(z + p_i). The shift p_i starts at 0, is trained with body and head,
+    and stays with the client. The loss is CE(h(z + p_i), y) + kappa · mean over features of ½ (m − z̄)², where z̄ is
+    the common mean of features. m is a running mean of z, which starts at 0 in each round: m ← (1 − mu) m + mu ·
+    mean(z) per batch, with a gradient through the new batch only.
+
+    The common mean z̄ is measured before the first round and then stays fixed. For this, each client does one round of
+    local training from the initial model, with p_i = 0 and kappa = 0, and sends the mean of z over its samples; z̄ is
+    the average of these means, weighted by size. The global model has p = 0.
 
     Departures:
         - The mean that a client sends before the first round is over all its samples, as in the paper's equation.
@@ -49,8 +51,8 @@ class FedDBE(Method[FedDBEMessage, Reply]):
 
     Options:
         kappa: strength of the pull towards the common mean of features (0 = off)
-        mu: weight of a new batch in the running mean of features; the paper has kappa 50 and mu 1 for its CNN, 1 and
-            0.1 for ResNet-18
+        mu: weight of a new batch in the running mean of features; the paper uses kappa 50 with mu 1 for its CNN, and
+            kappa 1 with mu 0.1 for ResNet-18
     """
 
     kappa: NonNegative = 50.0

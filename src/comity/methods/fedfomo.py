@@ -25,24 +25,26 @@ class FedFomo(Method[OthersModels, WeighedReply]):
 
     Paper: Zhang et al., ICLR 2021.
 
-    Equation: ``before`` is the model from which the client's last training started, and L its validation loss. Each
-    model theta_n, downloaded or the client's own, has the weight (L(before) − L(theta_n)) / ‖theta_n − before‖. The
-    client trains from before + Σ weight (theta_n − before), over the positive weights, scaled to sum to 1. The server
-    sums all weights, also negative ones, per pair of clients, and sends the models with the largest sums. The personal
-    model is the one after the client's last training.
+    Equation: The client measures its validation loss L of several models: those that it downloads, and its own after
+    its last training. Let *before* be the model from which that training started. Model n has the weight (L(before) −
+    L(theta_n)) / ‖theta_n − before‖. The client trains from before + Σ weight (theta_n − before), over the models with
+    positive weights, scaled to sum to 1.
+
+    The server sums all weights, also negative ones, per pair of clients, and sends each client the models with its
+    largest sums. The personal model is the one after the client's last training.
 
     Departures:
-        - If no model is better, the client keeps its own. The authors' code returns to ``before``; there, a client
-          whose validation loss has stopped falling never moves again.
+        - If no model is better, the client keeps its own. In the authors' code it returns to the model from which its
+          last training started. So there, a client whose validation loss has stopped falling never moves again.
         - Each downloaded model is replaced by a random one with probability epsilon, as in the authors' code.
-        - FedFomo has no global model, but the FedPG supplement reports its accuracy. Its public code averages the
-          online clients' models before they train; ``common`` averages them after training.
+        - FedFomo has no global model, but the supplement of the FedPG paper reports the accuracy of one. The FedPG
+          authors' code averages the online clients' models before these train; ``common`` averages them after training.
 
     Options:
         models: number of models that a client downloads per round
-        epsilon: probability of a random model in the first round
+        epsilon: probability, in the first round, that a downloaded model is chosen at random
         epsilon_decay: decrease of epsilon per round
-        common: send the mean of the last round's models too, so that a global model can be evaluated; clients do not
+        common: also send the mean of the last round's models, so that a global model can be evaluated; clients do not
             use it
     """
 

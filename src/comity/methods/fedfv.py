@@ -11,13 +11,14 @@ class FedFV(FedAvg):
 
     Paper: Wang et al., IJCAI 2021.
 
-    Equation: The rule FedFV. Each update is projected off the updates it conflicts with, in order of rising loss of the
-    received model. The updates of the worst-off clients stay unchanged. The mean is then projected off the last updates
-    of absent clients and given the length of the plain mean.
+    Equation: The server applies the rule FedFV: each update is projected off the updates it conflicts with, in order of
+    rising loss of the received model. The updates of the clients with the largest losses stay unchanged. The mean is
+    then projected off the last updates of absent clients and given the length of the plain mean.
 
     Options:
-        alpha: share of clients with the largest losses whose updates stay unchanged
-        tau: number of earlier rounds whose absent clients are taken into account
+        alpha: share of the clients, those with the largest losses, whose updates stay unchanged
+        tau: number of earlier rounds: updates of clients that took part in them, but not in this round, are taken into
+            account
     """
 
     alpha: Share = 0.1

@@ -7,26 +7,26 @@ from comity.rules import Rule
 
 
 class FedMGDAPlus(FedAvg):
-    """FedAvg with a common descent direction: normalised updates, weighted to increase no client's loss.
+    """FedAvg with a common descent direction: normalised updates, weighted so that no client's loss increases.
 
     Use: when fairness between clients matters more than the mean.
 
     Paper: Hu et al., IEEE TNSE 2022.
 
-    Equation: theta ← theta + server_lr Σ λ_i Δ_i/‖Δ_i‖ with λ = argmin ‖Σ λ_i Δ_i/‖Δ_i‖‖² on the simplex, each λ_i
-    within eps of the client's share of the samples (the rule FedMGDA+).
+    Equation: theta ← theta + server_lr Σ λ_i Δ_i/‖Δ_i‖ with λ = argmin ‖Σ λ_i Δ_i/‖Δ_i‖‖² on the simplex, where each
+    λ_i is within eps of the client's share of the samples (the rule FedMGDA+).
 
     Departures:
-        - The paper's server_lr is tuned and decays. Here it is constant unless ``server_lr_decay`` is given.
-        - The FedPG papers' platform uses the decaying local learning rate. To do the same, set server_lr to --lr and
-          server_lr_decay to --lr-decay.
-        - The FedPG papers evaluate the model after local training, as with ``personal_model="post_local"``.
+        - In the paper server_lr is tuned and decays. Here it is constant unless ``server_lr_decay`` is given.
+        - The code of the FedPG papers takes the decaying local learning rate as server_lr. To do the same, set
+          server_lr to the value of ``--lr`` and server_lr_decay to that of ``--lr-decay``.
+        - The FedPG papers evaluate the model after local training, as ``personal_model="post_local"`` does.
 
     Options:
-        eps: largest distance of a client's weight from its share of the samples (1 = MGDA, 0 = mean of directions); the
-            paper takes one of {0, 0.05, 0.1, 0.5, 1}
+        eps: largest difference between a client's weight and its share of the samples (1 = MGDA, 0 = mean of the
+            normalised updates); the paper takes one of {0, 0.05, 0.1, 0.5, 1}
         server_lr: length of the step, in units of one normalised update
-        server_lr_decay: factor on server_lr per round
+        server_lr_decay: factor by which server_lr is multiplied after each round
         norm_restore: give the step the length of the mean update, instead of server_lr
     """
 

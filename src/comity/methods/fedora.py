@@ -21,41 +21,47 @@ class PulledReply(Reply):
 
 
 class FEDORA(Method[Message, PulledReply]):
-    """Send each client a mixture of similar clients' models; it follows as far as this lowers its validation loss.
+    """Pull each client's model towards a mixture of similar clients' models, if this lowers its validation loss.
 
     Use: when clients' inputs vary along a continuum (angles, devices, seasons) and each has validation samples.
 
     Paper: Wu et al., KDD 2023.
 
-    Equation: Once, before the first round, client k sends p left singular vectors of its samples (a basis). From the
-    bases the server computes the similarities w_kk' = exp(10 Σ_i cos ζ_i), where ζ_i are the principal angles between
-    the bases of k and k'. For each k it keeps the two largest and sets the others to 0. In each round the server
-    computes Θ̂ = (1 − β)(I − β D⁻¹W)⁻¹ Θ with β = alpha/(1 + alpha) and D the row sums of W, the fixed point of θ̂_k =
-    β Σ w_kk' θ̂_k' / D_kk + (1 − β) θ_k. A client without neighbours has θ̂_k = θ_k. The client trains from its own θ_k
-    and after each optimiser step subtracts lr·λ_k (θ_k − θ̂_k), where δ = ℓ_val(θ_k) − ℓ_val(θ̂_k) and λ_k = exp(δ/2),
-    or 0 if δ < 0. It uses θ_k. With K clients, R rounds, d parameters and d_in pixels, 2KR·d + K·p·d_in numbers travel
-    in total. Models are propagated, not averaged, so no rule applies.
+    Equation: Once, before the first round, client k sends the first p left singular vectors of its samples (a basis).
+    From the bases the server computes the similarities w_kk' = exp(10 Σ_i cos ζ_i), where ζ_i are the principal angles
+    between the bases of k and k'. For each k it keeps the two largest and sets the others to 0.
+
+    In each round the server computes a mixture θ̂_k for each client: θ̂_k = β Σ_k' w_kk' θ̂_k' / D_kk + (1 − β) θ_k,
+    where D holds the row sums of W and β = alpha/(1 + alpha). The solution is Θ̂ = (1 − β)(I − β D⁻¹W)⁻¹ Θ. A client
+    without neighbours has θ̂_k = θ_k.
+
+    The client trains from its own θ_k. After each optimiser step it subtracts lr·λ_k (θ_k − θ̂_k), where λ_k = exp(δ/2)
+    with δ = ℓ_val(θ_k) − ℓ_val(θ̂_k), or λ_k = 0 if δ < 0. It uses θ_k. No rule applies, because models are mixed per
+    client.
+
+    With K clients, R rounds, d parameters and d_in pixels, 2KR·d + K·p·d_in numbers travel in total.
 
     Departures:
-        - The default is the form of the authors' code, which produced the published numbers.
-        - ``similarity="cosines", neighbours=None, lam_form="difference"`` is the form of their slides: w_kk' = Σ cos
-          ζ_i over all clients, λ_k = max(1e-8, δ), and λ_k ‖θ_k − θ̂_k‖² in the loss. On rotated images all cosines are
-          between 0.77 and 0.99, so W is nearly uniform and the result is Local.
-        - Labels are not part of the description of the data, unlike in the authors' code and in ``FEDORA.released()``.
-        - δ is a mean over samples; the authors' code sums over batches. For its single batch of 64 samples the two are
-          equal.
-        - The pull never moves θ_k beyond θ̂_k.
+        - The default is the form of the authors' code, which produced the published numbers, but without labels: in the
+          authors' code, and in ``FEDORA.released()``, labels are part of the description of a client's data.
+        - ``similarity="cosines", neighbours=None, lam_form="difference"`` is the form of the authors' slides. The
+          similarities are w_kk' = Σ cos ζ_i over all clients, and the loss has the term λ_k ‖θ_k − θ̂_k‖² with λ_k =
+          max(1e-8, δ). On rotated images all cosines are between 0.77 and 0.99, so all similarities are nearly equal,
+          and the result equals that of Local.
+        - δ, the difference of the validation losses, is a mean over samples; the authors' code sums over batches. The
+          two are equal for the authors' single batch of 64 samples.
+        - The pull never moves a model beyond its mixture.
 
     Options:
         p: number of singular vectors that describe a client's data
         labels: include one-hot labels in the description of the data; this reveals the class proportions to the server
         similarity: similarity of two clients: the sum of the cosines of the principal angles, or its exponential
-        neighbours: number of clients, the most similar ones, in a client's mixture (none = all)
-        alpha: strength of the propagation, β = alpha/(1 + alpha) (0 = none; 4 as in the released code)
-        propagation: how the fixed point is computed: in closed form, or by iteration
-        lam_form: pull towards the mixture θ̂. difference: a term of the loss, with the difference of validation losses
-            as its weight. exp: a step after each optimiser step, with exp(difference / 2) as its weight
-        absent: models of absent clients: left out, or their last models are used
+        neighbours: number of clients in a client's mixture: the most similar ones (none = all)
+        alpha: strength of the mixing, β = alpha/(1 + alpha) (0 = none; 4 as in the released code)
+        propagation: how the mixtures are computed: in closed form, or by iteration
+        lam_form: pull towards the mixture. difference: a term of the loss, weighted by the difference of the validation
+            losses. exp: an extra step after each optimiser step, weighted by exp(difference / 2)
+        absent: models of absent clients: left out (restrict), or the last known ones are used (last)
     """
 
     p: Count = 1

@@ -37,21 +37,25 @@ class FedPACReply(PrototypesReply):
 
 
 class FedPAC(Method[FedPACMessage, FedPACReply]):
-    """Share the body, pull features towards common class prototypes, and give each client a mixture of all heads.
+    """Share the body, pull features towards common class means, and give each client a mixture of all heads.
 
     Use: when classes look similar at all clients but have different frequencies.
 
     Paper: Xu, Tong and Huang, ICLR 2023.
 
-    Equation: The head is trained first, then the body under CE + lam · MSE(z, c_y), where c_y is the prototype of the
-    sample's class; a class without a prototype has no pull. With the received body, a client measures H_i[k] = P_i(k)
-    μ_i,k and V_i = (E‖z‖² − Σ_k ‖H_i[k]‖²) / n_i, where P_i(k) is its share of class k and μ_i,k the mean feature of
-    the class. Its new head is Σ_j a_j h_j, where a minimises Σ_j a_j² V_j + ‖H_i − Σ_j a_j H_j‖² on the simplex. Heads
-    are mixed among the clients of a round; an absent client keeps its last mixture. The rule acts on the body.
+    Equation: The head is trained first. Then the body is trained under CE + lam · MSE(z, c_y), where c_y is the
+    prototype (mean feature) of the sample's class; a class without a prototype has no pull.
+
+    With the received body, a client measures H_i[k] = P_i(k) μ_i,k and V_i = (E‖z‖² − Σ_k ‖H_i[k]‖²) / n_i, where
+    P_i(k) is its share of class k and μ_i,k the mean feature of the class. Its new head is Σ_j a_j h_j, where a
+    minimises Σ_j a_j² V_j + ‖H_i − Σ_j a_j H_j‖² on the simplex. The sums are over the clients of the round; an absent
+    client keeps its last mixture. The rule acts on the body.
 
     Departures:
-        - A prototype is the mean over all clients' samples of its class; PFLlib takes the mean of the clients' means.
-        - The weights of the heads are exact minimisers; public code changes eigenvalues and sets small weights to 0.
+        - A prototype (mean feature of a class) is the mean over all clients' samples of the class; PFLlib takes the
+          mean of the clients' means.
+        - The weights of the heads are computed exactly. Public code approximates them: it changes eigenvalues and sets
+          small weights to 0.
 
     Options:
         lam: weight of the pull towards the prototypes

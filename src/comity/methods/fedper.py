@@ -2,7 +2,7 @@ from comity.methods._method import Method
 
 
 class FedPer(Method):
-    """Share the body, keep a personal head, train both together.
+    """Share the body, keep a personal head, and train both together.
 
     Use: when clients can share features but need classifiers of their own.
 

@@ -15,34 +15,37 @@ class FedPGMessage(Message):
 class FedPG(Method[FedPGMessage, Reply]):
     """Train a global model that improves for all clients, and personal models that work on other clients' data too.
 
-    Use: when clients want personal models that must also work on other clients' data.
+    Use: when the clients' personal models must also work on other clients' data.
 
     Paper: "Preserving Global Performance in Personalized Federated Learning", ICCV submission, supplement A.1.
 
     Equation: The global model ω moves by the rule FairDescent. Its direction is the min-norm point of the gradients of
     the online clients, of recently absent clients, and of the fairness objective F = −cos(losses, 1). Its length is
-    that of the mean. A personal model is ω_i = ω + lr·d_i. With gamma 0, d_i is the direction nearest to the client's
-    own −g_i that conflicts with no available gradient. With a larger gamma, g_j·d_i ≤ gamma · max(0, −g_j·g_i). If the
-    step lr·d_i is longer than the global step, it is shortened to that length. Training never starts from a personal
-    model. A client that has never taken part uses the global model.
+    that of the mean.
+
+    A personal model is ω_i = ω + lr·d_i. With gamma 0, d_i is the direction nearest to the client's own −g_i that
+    conflicts with no other known gradient. With a larger gamma, some conflict is allowed: g_j·d_i ≤ gamma · max(0,
+    −g_j·g_i). If the step lr·d_i is longer than the global step, it is shortened to that length. Training never starts
+    from a personal model. A client that has never taken part uses the global model.
 
     Departures:
-        - This is a reconstruction: the main paper is not public, and neither is the code of the method. The supplement
+        - This is a reconstruction, because neither the main paper nor the code of the method is public. The supplement
           says that the personal direction d_i must not conflict with other gradients, and its tables show how much
           gamma costs. How d_i is found, and its length, are our choices.
         - We infer the length of d_i from the supplement's Table 1, where gamma 1 costs 4 points of G-acc on
-          Fashion-MNIST. With the length of five local epochs (``length="own"``) it costs several times as much.
-        - The authors' learning rate decays to 0.999^2000 = 0.135 of its first value. To do the same, give --lr-decay
-          0.135^(1/rounds). Then late personal models are nearer to the global one.
+          Fashion-MNIST. If d_i is as long as five local epochs make it (``length="own"``), gamma 1 costs several times
+          as much.
+        - The authors' learning rate decays to 0.999^2000 = 0.135 of its first value. To do the same, give
+          ``--lr-decay`` the value 0.135^(1/rounds). Then late personal models are nearer to the global one.
 
     Options:
         gamma: how much a personal model may harm other clients, to first order: 0 (not at all) to 1 (as much as the
             client's own gradient does)
-        length: maximum length of a personal direction: that of the global step (global), or none (own)
-        base: global model that personal models start from: the new one, or the old one, at which gradients were
+        length: maximum length of a personal direction: that of the global step (global), or no limit (own)
+        base: global model that personal models start from: the new one, or the old one, for which the gradients were
             computed
-        least_descent: leave the fairness term out of steps that keep less than this share of the common descent (0 =
-            never, as in the supplement); see the rule FairDescent
+        least_descent: as in the rule FairDescent: leave the fairness term out of a step that keeps less than this share
+            of the common descent (0 = never, as in the supplement)
         rebuild: recompute absent clients' personal models in each round, from the newest global model and their last
             gradients; otherwise these models do not change
     """

@@ -41,21 +41,24 @@ class FedProto(Method[Prototypes, PrototypesReply]):
 
     Paper: Tan et al., AAAI 2022.
 
-    Equation: A client sends C_i,k, the mean of z = b_i(x) over its samples of class k, with their number; the server
-    averages them to C_k, weighted by these numbers. The loss is CE + lam · MSE(z, C_y); a class without a prototype has
-    no pull. A client predicts the class whose C_k is nearest to z. No model is averaged, so no rule applies.
+    Equation: A client sends C_i,k, the mean of z = b_i(x) over its samples of class k, with the number of these
+    samples. The server averages them to the prototypes C_k, weighted by these numbers. The loss is CE + lam · MSE(z,
+    C_y); a class without a prototype has no pull. A client predicts the class whose C_k is nearest to z. No model is
+    averaged, so no rule applies.
 
     Departures:
         - The pull acts on the features of each sample, as in the authors' code. In the paper's equation it acts on the
           client's class means.
-        - C_k is the weighted mean, as in the authors' code. The paper divides it once more by the number of clients.
+        - The server's prototype is the weighted mean of the clients' prototypes, as in the authors' code. The paper
+          divides it once more by the number of clients.
         - Prototypes are measured after a client's training; the authors' code measures them during training.
-        - A client can predict any class that has a prototype; in the authors' code, only classes of its own.
+        - A client can predict any class that has a prototype; in the authors' code, only the classes that it has
+          itself.
         - All clients have the same architecture; the paper allows different ones.
 
     Options:
-        lam: weight of the pull towards the prototypes (0 together with answer=head is Local)
-        answer: what predicts: the nearest prototype, or the client's head
+        lam: weight of the pull towards the prototypes (0 with answer head equals Local)
+        answer: how a client predicts: by the nearest prototype, or with its head
     """
 
     lam: NonNegative = 1.0

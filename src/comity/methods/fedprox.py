@@ -13,8 +13,8 @@ class FedProx(FedAvg):
     Equation: The local loss gains mu/2 · ‖theta − theta_g‖², where theta_g is the received model.
 
     Departures:
-        - Clients train for a fixed number of steps. The paper's inexact solutions (gamma) are left out, as in every
-          public implementation.
+        - Clients train for a fixed number of steps. In the paper a client may stop early, at an inexact solution
+          (gamma); no public implementation does this.
 
     Options:
         mu: strength of the proximal term (0 = FedAvg); the paper tunes it in {0.001, 0.01, 0.1, 1}

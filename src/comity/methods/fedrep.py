@@ -5,7 +5,7 @@ from comity.methods._method import WHOLE, Client, Message, Method, Reply
 
 
 class FedRep(Method):
-    """Share the body, keep a personal head: train the head first, then the body.
+    """Share the body and keep a personal head. Train the head first, then the body.
 
     Use: as the first personalised method to try, with the guard.
 
@@ -15,12 +15,12 @@ class FedRep(Method):
     under that head, b_i ← b_i − lr ∇_b f_i(b_i, h_i). The server combines the b_i.
 
     Departures:
-        - FedRep has no global model, but the FedPG supplement reports the accuracy of one. The public code of the
-          FedPG papers combines the clients' whole models for this; so does ``share_head``. The rule then acts on the
+        - FedRep has no global model, but the supplement of the FedPG paper reports the accuracy of one. For this, its
+          authors' code combines the clients' whole models. ``share_head`` does the same; then the rule acts on the
           heads too.
 
     Options:
-        head_epochs: epochs of the head before the body is trained; the paper takes 5 to 10, public code 1
+        head_epochs: epochs of training the head, before the body is trained; the paper takes 5 to 10, public code 1
         personal_model: model that a client uses: its head on the newest body, or head and body as they were after its
             last local training
         share_head: send the head too, so that a global model can be evaluated; clients do not use the combined head

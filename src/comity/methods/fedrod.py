@@ -48,22 +48,24 @@ class FedROD(ByParts):
 
     Paper: Chen and Chao, ICLR 2022.
 
-    Equation: Body and global head h_g minimise the balanced softmax CE(h_g(z) + gamma · log n_c, y); classes that the
-    client lacks take no part. The personal head h_i minimises CE(h_g(z) + h_i(z), y) with z and h_g(z) held constant.
-    The client uses h_g + h_i; the global model uses h_g. With ``head="hypernetwork"``, h_i = H(class frequencies of the
-    client). H is shared and averaged, so even clients that never took part have a personal head. The rule acts on body
-    and global head.
+    Equation: Body and global head h_g minimise the balanced softmax CE(h_g(z) + gamma · log n_c, y), where n_c is the
+    client's number of samples of class c; classes that the client lacks are left out. The personal head h_i minimises
+    CE(h_g(z) + h_i(z), y) with z and h_g(z) held constant. The client predicts with h_g + h_i, the global model with
+    h_g.
+
+    With ``head="hypernetwork"``, h_i = H(class frequencies of the client). The hypernetwork H is shared and averaged,
+    so even clients that never took part have a personal head. The rule acts on body and global head.
 
     Departures:
-        - Our choice: each batch makes one step for both losses, with the run's learning rate.
-        - Our choice: h_i starts at 0.
+        - Each batch makes one step for both losses, with the run's learning rate. This is our choice.
+        - The personal head starts at 0. This is our choice.
         - A client uses the newest global model with its own head, as in PFLlib. ``--eval-point fitted`` evaluates the
-          model after local training instead; there, h_i can lag behind the features, because the personal loss does
-          not train the body.
+          model after local training instead. Then the personal head can lag behind the features, because the personal
+          loss does not train the body.
 
     Options:
-        head: personal head: a linear layer that the client keeps, or generated from its class frequencies by a shared
-            hypernetwork
+        head: personal head: a linear layer that the client keeps, or a head that a shared hypernetwork generates from
+            the client's class frequencies
         gamma: power of the class counts in the balanced softmax (0 = plain cross-entropy)
         hidden: width of the hypernetwork's hidden layer
     """

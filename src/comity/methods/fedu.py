@@ -7,23 +7,23 @@ from comity.methods._method import Message, Method, Reply, Server
 
 
 class FedU(Method):
-    """Train a model per client and move related clients' models towards each other.
+    """Train a model per client, and move the models of related clients towards each other.
 
     Use: when you know, or assume, which clients are related.
 
     Paper: Dinh et al., IEEE TPDS 2022.
 
-    Equation: min Σ f_k(w_k) + eta/2 · Σ a_kl ‖w_k − w_l‖². After local training w_k ← w_k − c Σ_l a_kl (w_k − w_l),
-    over the clients l that replied in this round, with c = eta · lr · (local steps).
+    Equation: The objective is min Σ_k f_k(w_k) + eta/2 · Σ_k,l a_kl ‖w_k − w_l‖², where a_kl says how strongly clients
+    k and l are related. After local training w_k ← w_k − c Σ_l a_kl (w_k − w_l), over the clients l that replied in
+    this round, with c = eta · lr · (local steps).
 
     Departures:
-        - The step is relative to a client's degree: step = c Σ_l a_kl. So w_k ← (1 − step) w_k + step · (mean of the
-          neighbours, weighted by a_kl). In the paper c is eta · lr · (local steps), and models oscillate if c Σ_l a_kl
-          exceeds 1.
+        - The option ``step`` replaces the product c Σ_l a_kl: w_k ← (1 − step) w_k + step · (mean of the neighbours,
+          weighted by a_kl). In the paper c is eta · lr · (local steps), and models oscillate if c Σ_l a_kl exceeds 1.
 
     Options:
-        step: step of a model towards the mean of its neighbours (0 = Local); the authors' settings correspond to about
-            0.01
+        step: how far a model moves towards the mean of its neighbours (0 = Local, 1 = to the mean); the authors'
+            settings correspond to about 0.01
         graph: which clients are related: all equally, or at random, as the authors do for MNIST (weights from U(0, 1),
             those below 0.25 set to 0)
     """

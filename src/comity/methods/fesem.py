@@ -9,15 +9,16 @@ from comity.methods.fedamp import squared_distances
 
 
 class FeSEM(Method):
-    """Train several models, each the centre of the clients whose models are nearest to it.
+    """Train several models; each is the centre of the clients whose models are nearest to it.
 
-    Use: when clients form a few groups, and IFCA, where each client evaluates all models, costs too much.
+    Use: when clients form a few groups and IFCA, where each client evaluates all models, costs too much.
 
     Paper: Long et al., WWWJ 2023 (multi-center federated learning).
 
-    Equation: E-step: r_i = argmin_k ‖w_i − c_k‖² over all parameters. M-step: c_k is the average of its clients, by the
-    rule. Then each client trains from its centre. In the first round, clients train the common initial model; k-means
-    on the results gives the first clusters.
+    Equation: E-step: client i joins the cluster with the nearest centre, r_i = argmin_k ‖w_i − c_k‖² over all
+    parameters. M-step: the rule combines the models of a cluster's clients to its centre c_k. Then each client trains
+    from its centre. In the first round, clients train the common initial model; k-means on the results gives the first
+    clusters.
 
     Departures:
         - k-means is initialised by k-means++ and restarted several times.

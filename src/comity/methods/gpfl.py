@@ -36,25 +36,26 @@ class _Conditioned(nn.Module):
 
 
 class GPFL(ByParts):
-    """Learn both personal features, for the client's head, and global features, guided by class embeddings.
+    """Learn personal features for the client's head, and global features that class embeddings guide.
 
     Use: when a client's features should serve its own task and still distinguish all classes.
 
     Paper: Zhang et al., ICCV 2023.
 
-    Equation: Shared are the body b, a class embedding E (one row per class) and a valve V; the head h_i stays with the
-    client. The valve scales and shifts features z = b(x) by a condition c: V(z, c) = ReLU(z ⊙ (γ(c) + 1) + β(c)), where
-    γ and β are a linear layer, ReLU and LayerNorm each. Personal features are z_P = V(z, Σ_k P_i(k) E_k), with the
-    client's class shares P_i. Global features are z_G = V(z, mean of E's rows). The loss is CE(h_i(z_P), y) +
-    CE(cosines of z_G with E's rows, y) + lam · ‖z_G − E_y‖ + mu/2 · (‖E‖² + ‖V‖²); conditions, and E_y in the third
-    term, use the received E. The client uses h_i(z_P). The rule acts on the body; E and V are averaged. There is no
-    global model.
+    Equation: The body b, a class embedding E (one row per class) and a valve V are shared; the head h_i stays with the
+    client. The valve scales and shifts features z = b(x) depending on a condition c: V(z, c) = ReLU(z ⊙ (γ(c) + 1) +
+    β(c)), where γ and β are a linear layer, ReLU and LayerNorm each. Personal features are z_P = V(z, Σ_k P_i(k) E_k),
+    where P_i(k) is the client's share of class k. Global features are z_G = V(z, mean of E's rows).
+
+    The loss is CE(h_i(z_P), y) + CE(cosines of z_G with E's rows, y) + lam · ‖z_G − E_y‖ + mu/2 · (‖E‖² + ‖V‖²). The
+    conditions, and E_y in the third term, use the received E. The client predicts by h_i(z_P). The rule acts on the
+    body; E and V are averaged. There is no global model.
 
     Departures:
-        - The distance ‖z_G − E_y‖ is a mean over samples. Public code takes the norm of the differences of a whole
-          batch, which is about √b times as large for b samples.
-        - The valve's conditions are computed from the received embedding E. In public code they are 0 in the first
-          round and later computed from the client's last E.
+        - The distance between global features and class embedding is a mean over samples. Public code takes the norm of
+          the differences of a whole batch, which is about √b times as large for b samples.
+        - The valve's conditions are computed from the received class embedding. In public code they are 0 in the first
+          round and later computed from the client's last class embedding.
 
     Options:
         lam: weight of the distance between global features and class embedding; the paper tunes it from 1e-4 to 0.01

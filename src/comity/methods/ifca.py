@@ -21,15 +21,15 @@ class IFCA(Method[Centres, ClusterReply]):
 
     Paper: Ghosh et al., NeurIPS 2020, Algorithm 1 with model averaging.
 
-    Equation: Client i takes k = argmin_k f_i(theta_k) over all its training samples and trains theta_k; the server
-    averages within clusters. A cluster without clients does not change.
+    Equation: Client i evaluates all models theta_k on its training samples and trains the one with the lowest loss, k =
+    argmin_k f_i(theta_k). The server averages within clusters. The model of a cluster without clients does not change.
 
     Departures:
-        - The initial models must differ. The first is the common initial model; the others are copies of it with the
-          numbers of each layer shuffled, by the seed.
-        - The paper averages without weights; here the rule decides the weights.
+        - The initial models must differ. The first is the common initial model. The others are copies of it with the
+          weights of each layer shuffled at random; the seed decides how.
+        - The paper averages without weights. Here the rule decides the weights.
         - A model that no client chooses never changes. If this happens, try another seed.
-        - The variant that shares the body between clusters is left out.
+        - The paper's variant that shares the body between clusters is left out.
 
     Options:
         clusters: number of models; the paper has 4 for rotated MNIST and 2 for rotated CIFAR

@@ -38,23 +38,24 @@ class _Remembering(nn.Module):
 
 
 class KNNPer(Method):
-    """Mix FedAvg's prediction with a vote of the client's training samples that have the most similar features.
+    """Mix FedAvg's prediction with a vote of the client's training samples whose features are most similar.
 
     Use: when training should be plain FedAvg, and clients can keep a memory of their own samples.
 
     Paper: Marfoq et al., ICML 2022.
 
-    Equation: p(y | x) = lam · p_knn(y | x) + (1 − lam) · p_global(y | x). z = b(x) are the features of the global
-    model. Of the client's k nearest training samples, those of class y give p_knn(y | x) ∝ Σ exp(−‖z − z_i‖ / scale).
-    Only FedAvg's model is trained, and the memory never leaves the client.
+    Equation: p(y | x) = lam · p_knn(y | x) + (1 − lam) · p_global(y | x), with the features z = b(x) of the global
+    model. The memory holds the features z_i and classes of the client's training samples. The k nearest of them give
+    p_knn(y | x) ∝ Σ exp(−‖z − z_i‖ / scale), where the sum is over those of class y. Only FedAvg's model is trained,
+    and the memory never leaves the client.
 
     Departures:
-        - Each client chooses lam from {0, 0.1, …, 1} by the log-loss on its validation samples. Of equally good values
-          it takes the smallest.
+        - Each client chooses lam from {0, 0.1, …, 1} by the log-loss on its validation samples. If several values are
+          equally good, it takes the smallest.
         - The memory holds at most ``places`` samples, drawn at random; the paper keeps all.
 
     Options:
-        lam: weight of the neighbours in the prediction (none = chosen per client; 0 = FedAvg)
+        lam: weight of the neighbours in the prediction (none = each client chooses; 0 = FedAvg)
         k: number of neighbours
         scale: distance at which a neighbour's weight falls to 1/e
         places: maximum number of samples in a client's memory

@@ -12,8 +12,8 @@ class LGFedAvg(Method):
     client.
 
     Departures:
-        - The authors start from a model trained with FedAvg; here, as in public code, training starts from scratch.
-        - The authors average without weights; here the rule decides the weights.
+        - The authors start from a model trained with FedAvg. Here training starts from scratch, as in public code.
+        - The authors average without weights. Here the rule decides the weights.
     """
 
     shared = ("head",)

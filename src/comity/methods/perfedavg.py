@@ -21,18 +21,20 @@ class PerFedAvg(Method):
     Paper: Fallah et al., NeurIPS 2020, Algorithm 1.
 
     Equation: Each step uses three batches B, B' and B'': w̃ = w − alpha ∇f(w; B), then w ← w − beta (I − alpha ∇²f(w;
-    B'')) ∇f(w̃; B'). "first-order" drops the Hessian. "hessian-free" approximates its product with g = ∇f(w̃; B') by
-    (∇f(w + delta g; B'') − ∇f(w − delta g; B'')) / (2 delta). The personal model is w − alpha ∇f(w), with the gradient
-    over all of the client's training data.
+    B'')) ∇f(w̃; B').
+
+    ``hessian="first-order"`` drops the Hessian. ``hessian="hessian-free"`` approximates its product with g = ∇f(w̃; B')
+    by (∇f(w + delta g; B'') − ∇f(w − delta g; B'')) / (2 delta). The personal model is w − alpha ∇f(w), with the
+    gradient over all of the client's training data.
 
     Departures:
-        - Batches are reused: the second batch of a step is the first batch of the next one. So a round has as many
-          steps as in FedAvg. With new batches for each step, there would be only a half or a third as many.
+        - Steps reuse batches: the second batch of a step is the first batch of the next step. So a round has as many
+          steps as with FedAvg. New batches for each step would leave only a half or a third of the steps.
 
     Options:
-        hessian: second derivative: left out, or approximated by differences of gradients
+        hessian: treatment of the second derivative: left out, or approximated by differences of gradients
         alpha: learning rate of the step to the personal model (none = the run's --lr); the paper has 0.01
-        beta: learning rate of the global model (none = the run's --lr); the paper has 0.001 over a thousand rounds
+        beta: learning rate of the global model (none = the run's --lr); the paper has 0.001, with a thousand rounds
         delta: step length of the gradient differences
         personal_steps: gradient steps from the global model to the personal one
     """

@@ -25,7 +25,7 @@ class GaussiansReply(Reply):
 
 
 class PFedFDA(Method[Gaussians, GaussiansReply]):
-    """Share the body; classify by a Gaussian model of the features per class, adapted to each client.
+    """Share the body; classify with one Gaussian of the features per class, adapted to each client.
 
     Use: when clients have few samples and their features differ.
 
@@ -33,16 +33,18 @@ class PFedFDA(Method[Gaussians, GaussiansReply]):
 
     Equation: Features of class k are modelled as N(mu_k, Sigma). This gives the head: weights Sigma⁻¹ mu_k and biases
     −½ mu_kᵀ Sigma⁻¹ mu_k + log(share of class k at the client). The body is trained under the fixed head of the global
-    mu and Sigma. A client then estimates mu and Sigma from its own features and mixes them with the global ones: beta ·
-    own + (1 − beta) · global. Cross-validation chooses beta. The client uses the head of this mixture. The server
-    averages the clients' mu and Sigma, weighted by size.
+    mu and Sigma.
+
+    A client then estimates mu and Sigma from its own features and mixes them with the global ones: beta · own + (1 −
+    beta) · global. Cross-validation chooses beta. The client uses the head of this mixture. The server averages the
+    clients' mu and Sigma, weighted by size.
 
     Departures:
-        - Means and covariance have one common beta, the best of {0, 0.1, …, 1} by log-loss over two folds. The authors
+        - Means and covariance have the same beta: the best of {0, 0.1, …, 1} by log-loss over two folds. The authors
           search by L-BFGS and can use two different betas.
 
     Options:
-        beta: weight of the client's own features in its Gaussians (none = chosen per client; 0 = global only)
+        beta: weight of the client's own features in its Gaussians (none = each client chooses; 0 = global only)
     """
 
     beta: Share | None = None

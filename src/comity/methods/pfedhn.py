@@ -17,27 +17,28 @@ class PFedHN(Method):
 
     Paper: Shamsian et al., ICML 2021, Algorithm 1.
 
-    Equation: The hypernetwork h makes theta_i = h(v_i; phi) from the client's embedding v_i, and the client trains it
-    to theta~_i. With Δ_i = theta_i − theta~_i the server steps phi by Jᵀ_phi Δ_i and v_i by Jᵀ_v Δ_i, the gradients
-    through h. A client uses the generated theta_i. Gradients are averaged, not models, so no rule applies.
+    Equation: The hypernetwork H generates theta_i = H(v_i; phi) from the client's embedding v_i, and the client trains
+    this model to theta'_i. With Δ_i = theta_i − theta'_i the server takes gradient steps on phi, by Jᵀ_phi Δ_i, and on
+    v_i, by Jᵀ_v Δ_i, where J are the Jacobians of H. A client uses the generated theta_i. Gradients are averaged, not
+    models, so no rule applies.
 
     Departures:
-        - The authors have one client per round. Here a round makes one step of the hypernetwork's weights phi, with the
-          mean gradient of its N clients and the learning rate server_lr · min(N, 20). So the step is as long as N
-          single steps, but at most 20, because longer steps overshoot. Each v_i has its own step.
-        - The v_i of absent clients do not move; in the authors' code, momentum and weight decay move them.
-        - The last layer's bias starts at the common initial model; the authors' starts at random.
-        - One last layer generates all tensors; the authors have one per tensor, which is equivalent. It has ``width``
-          weights per parameter of the model.
+        - The authors train one client per round. Here a round makes one step of the hypernetwork's weights, with the
+          mean gradient of the round's N clients and the learning rate server_lr · min(N, 20). So this step is as long
+          as N single steps, but as 20 at most, because longer steps overshoot. Each embedding takes its own step.
+        - The embeddings of absent clients do not change. In the authors' code, momentum and weight decay change them.
+        - The bias of the last layer starts at the common initial model; in the authors' code it starts at random.
+        - One last layer generates all tensors of the model. The authors have one last layer per tensor, which is
+          equivalent. The last layer has ``width`` weights per parameter of the model.
 
     Options:
-        embedding: size of a client's embedding v_i (none = 1 + clients/4)
+        embedding: size of a client's embedding (none = 1 + clients/4)
         width: width of the hypernetwork
         hidden: number of the hypernetwork's hidden layers, not counting the first
-        server_lr: learning rate of hypernetwork and embeddings, per client of the round
+        server_lr: learning rate of hypernetwork and embeddings, for a round with one client
         server_momentum: momentum of hypernetwork and embeddings
         server_weight_decay: weight decay of hypernetwork and embeddings
-        server_clip: maximum norm of the clients' mean gradient (0 = no limit)
+        server_clip: maximum norm of the gradient of a round (0 = no limit)
         local_head: generate only the body and let each client keep its own head (pFedHN-PC)
     """
 

@@ -8,27 +8,28 @@ from comity.methods._method import Client, Message, Method, Reply, Server
 class PFedMe(Method):
     """Train personal models that stay near the global model, and move the global model towards them (Moreau envelopes).
 
-    Use: when you want strongly regularised personal models and can afford K gradients per batch.
+    Use: when you want strongly regularised personal models and can afford several gradient steps per batch.
 
     Paper: T. Dinh et al., NeurIPS 2020, Algorithm 1.
 
     Equation: For each batch, the client approximates theta = argmin f(theta) + lam/2 · ‖theta − w‖² by K steps theta ←
     theta − personal_lr (∇f(theta) + lam (theta − w)), starting from the theta of the previous batch. Then w ← w − eta
-    lam (w − theta). The server sets w ← (1 − beta) w + beta · average. The personal model is theta after the client's
-    last round, or the global model before its first.
+    lam (w − theta). The server sets w ← (1 − beta) w + beta · average of the clients' w. The personal model is theta
+    after the client's last round, or the global model before its first.
 
     Departures:
-        - A round has as many batches as in FedAvg (the paper has 20), with K gradients each.
-        - The authors' code adds 0.001 theta to the inner gradient: give --weight-decay 0.001.
-        - w has the BatchNorm statistics of theta. A beta above 1 applies to parameters only.
+        - A round has as many batches as with FedAvg; the paper has 20. Each batch takes K gradients.
+        - The authors' code adds 0.001 theta to the gradient of theta. To do the same, give ``--weight-decay 0.001``.
+        - BatchNorm's statistics come from the personal model. For them, a beta above 1 counts as 1.
 
     Options:
         lam: strength of the pull towards the global model
         K: gradient steps per batch
         personal_lr: learning rate of these steps, below 1/lam; the authors take 0.01 for synthetic data and 0.09 for
             MNIST
-        eta: learning rate of the client's copy w of the global model (none = the run's --lr)
-        beta: step of the server from the old global model to the average of the w: 1 takes the average, 0 never moves
+        eta: learning rate of the client's copy of the global model (none = the run's --lr)
+        beta: how far the server moves the global model towards the average of the clients' copies (1 = to the average,
+            0 = not at all)
     """
 
     lam: Positive = 15.0

@@ -14,7 +14,7 @@ class ControlReply(Reply):
 
 
 class SCAFFOLD(Method[Control, ControlReply]):
-    """FedAvg with control variates that correct each client's drift in its local steps.
+    """FedAvg with control variates, which correct the drift of each client's local steps.
 
     Use: when local models drift apart and twice the traffic is acceptable.
 
@@ -22,18 +22,19 @@ class SCAFFOLD(Method[Control, ControlReply]):
 
     Equation: The client starts from y = theta and makes K steps y ← y − lr (∇f_i(y) − c_i + c). Then c_i⁺ = c_i − c +
     (theta − y)/(K lr), which is the mean of the gradients ∇f_i(y) over the steps (option II). The server applies the
-    rule to y − theta and updates c ← c + 1/N Σ_i (c_i⁺ − c_i) over the participating clients. N is the number of all
-    clients, so c stays the mean of all c_i. All control variates start at 0.
+    rule to y − theta and updates c ← c + 1/N Σ_i (c_i⁺ − c_i), summed over the clients of the round.
+
+    N is the number of all clients, so c is always the mean of all c_i. All control variates start at 0.
 
     Departures:
         - A client's new control variate is the mean of its gradients in the round. With plain SGD this equals the
-          paper's option II. With momentum, weight decay or Adam, option II does not give a mean gradient, so it is not
-          used.
+          paper's option II. With momentum, weight decay or Adam, the formula of option II does not give the mean
+          gradient, so comity does not use it.
         - Option I (the gradient of all samples at the global model) is left out, because it costs another pass over the
           data.
-        - The paper's server learning rate is the run's --server-lr.
-        - The paper averages the clients' models without weights: give --rule.by uniform. Changes of control
-          variates are never weighted, as in the paper.
+        - The paper's server learning rate is the option ``--server-lr`` of the run.
+        - The paper weights all clients equally in the average of the models. To do the same, give ``--rule.by
+          uniform``. Changes of control variates always count equally, as in the paper.
     """
 
     own_steps = True

@@ -23,19 +23,22 @@ class TrialReply(Payload):
 class SFedPG(FedPG):
     """FedPG with a line search: the largest step that lowers every participating client's loss and improves fairness.
 
-    Use: instead of FedPG, when a fixed learning rate is too large or too small in some rounds.
+    Use: instead of FedPG, when a fixed learning rate is too large in some rounds and too small in others.
 
     Paper: "Preserving Global Performance in Personalized Federated Learning", ICCV submission, supplement, Algorithm 1.
 
-    Equation: The first step tried is 2^s times the learning rate, or the learning rate itself if a client of the
-    previous round is absent now. Steps are halved down to (2^−s)/σ times the learning rate, where σ is FairDescent's
-    length ratio. The first step to a model ω' that meets Armijo's conditions is taken: L_i(ω) − L_i(ω') ≥ −beta η'
-    g_i·d for every online client, with η' the step length, and the same for F. If no step meets them, the largest step
-    that lowers the mean loss is taken; if no step lowers it, the step with the lowest mean loss. The server sends the
-    direction once, then only step lengths; clients answer with losses.
+    Equation: As FedPG, but a line search chooses the length of the step. The first length tried is 2^s times the
+    learning rate, or the learning rate itself if a client of the previous round is absent now. Then lengths are halved,
+    down to (2^−s)/σ times the learning rate, where σ is FairDescent's length ratio.
+
+    The search takes the first step to a model ω' that meets Armijo's conditions: L_i(ω) − L_i(ω') ≥ −beta η' g_i·d for
+    every online client, with η' the step length, and the same for F. If no step meets them, it takes the largest step
+    that lowers the mean loss. If no step lowers it, it takes the step with the lowest mean loss.
+
+    The server sends the direction once, then only step lengths; clients answer with losses.
 
     Departures:
-        - g_i is the pseudo-gradient as client i sends it, not rescaled.
+        - g_i is the pseudo-gradient as client i sends it. It is not rescaled.
 
     Options:
         s: the search starts with steps of 2^s times the learning rate

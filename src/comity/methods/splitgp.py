@@ -60,24 +60,25 @@ class SplitGP(Method):
 
     Paper: Han et al., INFOCOM 2023.
 
-    Equation: The client part φ is the convolutions, with the exit κ, one linear layer; the server part θ is the rest.
-    They minimise gamma · CE(κ(φ(x)), y) + (1 − gamma) · CE(θ(φ(x)), y). Then θ is averaged, and φ_k ← lam · φ_k + (1 −
-    lam) · average; likewise κ_k. A sample is answered by κ if the entropy of its prediction is at most ``threshold``
-    (nats), otherwise by θ. The global model is θ on the average φ.
+    Equation: The client part consists of the convolutions φ and the early exit κ, a linear layer. The server part θ is
+    the rest of the network. They minimise gamma · CE(κ(φ(x)), y) + (1 − gamma) · CE(θ(φ(x)), y). Then θ is averaged,
+    and φ_k ← lam · φ_k + (1 − lam) · average; κ_k is mixed in the same way. The early exit κ answers a sample if the
+    entropy of its prediction is at most ``threshold`` (nats), otherwise θ does. The global model is θ on the average φ.
 
     Departures:
         - A client mixes its own part with the average when it receives the average, before training. Absent clients
           keep their part.
         - A client uses the model after its last training, as in the FedPG papers.
-        - BatchNorm's statistics belong to the client part φ.
-        - The run's rule replaces all averages.
-        - A network without convolutions, or without layers between them and the head, is cut before its head.
+        - BatchNorm's statistics belong to the client part.
+        - The rule of the run replaces the averages.
+        - A network is split before its head if it has no convolutions, or no layers between them and the head.
 
     Options:
         gamma: weight of the early exit's loss
-        lam: weight of the client's own values in its part (1 = fully personal, 0 = the average)
-        threshold: a sample takes the early exit if the entropy of the prediction there is at most this; the paper tunes
-            it between 0.05 and 2.3
+        lam: weight of the client's own values when it mixes its part with the average (1 = own part only, 0 = the
+            average)
+        threshold: a sample takes the early exit if the entropy of the prediction there is at most this (in nats); the
+            paper tunes it between 0.05 and 2.3
         personal_model: model that a client uses: the mixture with the newest average, or the model after local training
     """
 

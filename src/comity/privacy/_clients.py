@@ -60,13 +60,13 @@ LARGEST_UPDATE = BOUND / LARGEST
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    """Differential privacy of a uniform mean: updates are clipped, and the noise of all clients adds up."""
+    """Clipping and noise for the differential privacy of a uniform mean; the noise of all clients adds up."""
 
     multiplier: float
     clip: float
 
     def fewest(self, clients: int) -> int:
-        """Minimum number of remaining clients for enough noise in the sum: two thirds of the cohort."""
+        """Minimum number of clients in a sum, so that it has enough noise: two thirds of those that mask together."""
         return -(-2 * clients // 3)
 
     def added(self, update: NDArray[np.float64], clients: int, key: bytes) -> NDArray[np.float64]:
@@ -146,7 +146,7 @@ class MaskedClients:
         return Ledger(secrets.answered)
 
     def work(self, cid: int, state: ClientState | None, received: Payload, round: int) -> tuple[Payload, ClientState]:
-        """The answer to one of the masked verbs."""
+        """Answer one of the masked verbs."""
         state, secrets = state or ClientState(), self.secrets(cid)
         tensors = {name: tensor for name, tensor in state.secret.items() if name in OWN_TENSORS}
         kept = {name: _bytes(tensor) for name, tensor in state.secret.items() if name not in tensors}
@@ -157,7 +157,7 @@ class MaskedClients:
         if sum not in (UPDATES, AGAINST):
             raise Rejected.because("form")
         noise = self.noise.multiplier if self.noise is not None and isinstance(received, Coefficients) else 0.0
-        # recorded before the answer: a question that fails is not answered later either
+        # recorded before the answer: if answering fails, the question is not answered later either
         self._ledger(secrets).claim(self.run, str(round), f"{STEPS[type(received)]}{sum or ''}", noise=noise)
         reply: Payload
         match received:
@@ -187,7 +187,7 @@ class MaskedClients:
         return SealedShares(sealed=to_rows(sealed), digests=to_rows(digests))
 
     def _mask(self, party: Party, received: Coefficients, tensors: dict[str, Tensor]) -> MaskedWords:
-        """Masked words: the weighted update in fixed point, or which columns of the requested numbers it knows."""
+        """Masked words: the weighted update in fixed point, or which requested columns the client knows."""
         present, terms = ids_of(received.present), tensors.get("terms")
         of_parameters = terms is not None or len(tensors["update"]) == self.layout.size
         rows = [received.coefficients] if of_parameters else [received.coefficients, received.shares]
@@ -228,12 +228,12 @@ class MaskedClients:
         return epsilon_of(self._ledger(secrets).spent_before(""), secrets.policy.delta) > most
 
     def _noise_key(self, party: Party) -> bytes:
-        """Key of one use. In a rehearsal it follows from the run's seed, like everything else."""
+        """Key of the noise, used once. In a rehearsal it is derived from the run's seed, like everything else."""
         secrets = party.secrets
         return derive(secrets.identity, b"noise", party.place) if secrets.rehearsal else os.urandom(32)
 
     def fewest(self, present: int) -> int:
-        """Minimum number of remaining clients, so that no single one is exposed and the noise suffices."""
+        """Minimum number of clients in a sum, so that no single one is exposed and the noise suffices."""
         return self.min_clients if self.noise is None else max(self.min_clients, self.noise.fewest(present))
 
     def check_left(self, survivors: int, present: int) -> None:
@@ -276,7 +276,7 @@ class MaskedClients:
             raise Rejected.because("known")
 
     def _agree(self, party: Party, received: Survivors, tensors: dict[str, Tensor]) -> Agreement:
-        """The signature, if enough clients are left so that no single one is exposed."""
+        """Sign the list of remaining clients, if there are enough of them that no single one is exposed."""
         survivors, present = ids_of(received.survivors), party.present(received.total)
         signature = party.agree(received.total, survivors)
         self.check_left(len(survivors), len(present))
@@ -359,7 +359,7 @@ def _bytes(tensor: Tensor) -> bytes:
 
 
 def hash_of(*tensors: Tensor) -> bytes:
-    """Hash of tensors with types and shapes, 32 bytes, to compare what both sides have been sent."""
+    """32-byte hash of tensors with types and shapes, to check that all clients were sent the same."""
     return hashed(*(part for each in tensors for part in (f"{each.dtype} {tuple(each.shape)}".encode(), _bytes(each))))
 
 

@@ -13,13 +13,13 @@ from comity.privacy._shamir import MISSING, join
 
 
 class Collector:
-    """The server in one round."""
+    """The server's state and steps in one masked round."""
 
     def __init__(self, place: bytes, everyone: Mapping[int, bytes]) -> None:
         self.everyone, self.transcript = dict(everyone), transcript_of(place, everyone)
         self.neighbours = members_of(everyone, self.transcript)
         self.false: dict[int, set[int]] = {}
-        """By client, the owners for which it revealed other shares than were announced."""
+        """By client: the owners of shares that it revealed and that differ from the announced digests."""
         self._sealed: dict[int, list[bytes]] = {}
         self._digests: dict[int, list[bytes]] = {}
 

@@ -55,7 +55,7 @@ REASONS = {
     "agreement": "too few clients signed the same model, coefficients and survivors",
     "budget": "the site's own limit on epsilon is reached",
 }
-"""Why a client rejects a question, by code. They contain no numbers, which could reveal something about the data."""
+"""Reasons why a client rejects a question, by code. They contain no numbers, which could reveal data."""
 
 
 class Rejected(ComityError):
@@ -63,7 +63,7 @@ class Rejected(ComityError):
 
     @classmethod
     def because(cls, code: str) -> "Rejected":
-        """A client's own rejection."""
+        """Create a client's rejection from the code of its reason."""
         return cls(f"{code}: {REASONS[code]}")
 
 
@@ -79,7 +79,7 @@ def derive(secret: bytes, *label: bytes) -> bytes:
 
 
 def private_key(private: bytes) -> X25519PrivateKey:
-    """A private key object, to agree with many others."""
+    """The private key object of these bytes, for key agreement with many others."""
     return X25519PrivateKey.from_private_bytes(private)
 
 

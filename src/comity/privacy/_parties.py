@@ -78,7 +78,7 @@ def context_of(transcript: bytes, sum: int, present: Collection[int], about: byt
 
 
 def statement_of(context: bytes, survivors: Collection[int]) -> tuple[bytes, bytes, bytes]:
-    """What a client signs before it unmasks: everything that it was sent about this sum, and who is left."""
+    """The statement that a client signs before it unmasks: all that it was sent about this sum, and who is left."""
     return b"agreement", context, packed(survivors)
 
 
@@ -96,7 +96,7 @@ def seed_digest(announcement: bytes, sum: int) -> bytes:
 
 
 class Party:
-    """A client in one round. ``kept`` is its whole state between steps, and must stay secret.
+    """A client's state and steps in one masked round. ``kept`` is its whole state between steps and must stay secret.
 
     Each step is done once. Repeated questions, and those out of turn or of another round, are rejected.
     """
@@ -188,7 +188,7 @@ class Party:
         return masked
 
     def present(self, sum: int) -> list[int]:
-        """The clients that it masked with."""
+        """The clients that this client masked with."""
         self._expect(f"context{sum}", "")
         return unpacked(self.kept[f"present{sum}"])
 
@@ -198,7 +198,7 @@ class Party:
         return unpacked(self.kept[f"survivors{sum}"])
 
     def agree(self, sum: int, survivors: Collection[int]) -> bytes:
-        """Sign what it was sent about this sum and who is left; it signs only one statement."""
+        """Sign what was sent about this sum and who is left; only one statement is signed per sum."""
         self._expect(f"context{sum}", f"survivors{sum}")
         present = self.present(sum)
         if self.me not in survivors or len(set(survivors)) != len(survivors) or not set(survivors) <= set(present):

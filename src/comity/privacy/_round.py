@@ -121,7 +121,7 @@ class MaskedRound:
         return torch.from_numpy(FixedPoint(len(counted.left)).decode_exactly(total.words)).reshape(rows, -1)
 
     def _share(self, replies: Mapping[int, MaskedReply], sent: Payload) -> list[int]:
-        """Let clients that were sent the same share their secrets; returns the clients whose shares others hold."""
+        """Let clients share their secrets with those that were sent the same; returns clients whose shares are held."""
         place = place_of(self.clients.run, self.server.round, hash_of_payload(sent))
         self._collector = Collector(place, {cid: from_rows(reply.keys[None])[0] for cid, reply in replies.items()})
         everyone, self._degree = self._collector.everyone, self._collector.degree
@@ -141,7 +141,7 @@ class MaskedRound:
         return present
 
     def _weighted_sum(self, present: list[int], coefficients: Tensor, shares: Tensor, width: int) -> "_Sum":
-        """The weighted sum of what these clients kept."""
+        """The weighted sum of the updates or numbers that these clients kept."""
         questions: dict[int, Payload] = {
             cid: Coefficients(
                 sealed=to_rows(self._collector.sealed_for(cid)),
@@ -154,7 +154,7 @@ class MaskedRound:
         return self._sum(UPDATES, "mask", questions, hash_of(coefficients, shares), width)
 
     def _seen(self, replies: Mapping[int, MaskedReply]) -> Updates:
-        """The updates for the rule."""
+        """The updates as the rule sees them: sketches and sizes."""
         clients, server = self.clients, self.server
         aggregation = Aggregation.of(replies, server.theta, server.layout)
         rows: Tensor = torch.zeros(len(replies), 1)  # for a rule that uses only sizes

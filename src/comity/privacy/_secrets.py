@@ -27,9 +27,9 @@ class Secrets:
     identity: bytes
     members: Mapping[int, bytes]
     group: bytes
-    """Known to all clients and never to the server: the seed of sketches."""
+    """The seed of sketches, known to all clients and never to the server."""
     rehearsal: bool = False
-    """Whether all of this follows from the run's seed, and so protects nothing."""
+    """Whether the secrets are derived from the run's seed, and so protect nothing."""
     policy: Policy = field(default_factory=Policy)
     """The site's policy."""
     answered: Path | None = None

@@ -16,7 +16,7 @@ def objection_to_weights(weights: Row, most: float, min_clients: int, losses: in
     No client may have more than ``most`` of the sum of squares: the cosine between the sum and its update is then at
     most √most if updates are independent and equally long. The effective number of terms, (Σw)² / Σw², must exceed
     ``min_clients`` − 1, which fewer clients cannot reach. No coefficient may be negative, because coefficients that
-    cancel each other hide no one. With ``losses``, the same must hold after any so many other clients drop out.
+    cancel each other hide no one. The same must hold after any ``losses`` other clients drop out.
     """
     if weights.dtype != np.float64 or weights.ndim != 1 or not np.isfinite(weights).all():
         return "weights-form"
@@ -31,7 +31,8 @@ def objection_to_weights(weights: Row, most: float, min_clients: int, losses: in
     if (squares > most * _without_the_largest(squares, losses) * (1 + ROUNDING)).any():
         return "weights-share"
     rising = np.sort(weights)
-    least, most_squares = rising[: len(rising) - losses].sum(), (rising[losses:] ** 2).sum()  # a bound: not of one set
+    # bounds: the two sums may leave out different clients
+    least, most_squares = rising[: len(rising) - losses].sum(), (rising[losses:] ** 2).sum()
     return "weights-terms" if least**2 <= (min_clients - 1) * most_squares * (1 + ROUNDING) else None
 
 
@@ -47,7 +48,7 @@ def _without_the_largest(values: Row, count: int) -> Row:
 
 
 def within_bounds(weights: Row, most: float, min_clients: int, losses: int) -> Row:
-    """Move coefficients toward their mean, as little as clients require to accept them after any few dropouts.
+    """Move coefficients toward their mean, as little as needed to be accepted even after ``losses`` dropouts.
 
     Their sum stays the same. If even the mean is not acceptable, they are left unchanged, for clients to reject.
     """

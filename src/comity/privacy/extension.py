@@ -52,9 +52,9 @@ class MaskedSums(Extension):
         self.clients: MaskedClients = masked_clients(plan, layout, len(model.read("shared")) > layout.size)
 
     def verbs(self, verbs: dict[str, Verb]) -> dict[str, Verb]:
-        """``agree`` and ``unmask`` are asked after each of ``mask``, ``against`` and ``add``.
+        """Add the masked verbs; ``agree`` and ``unmask`` follow each of ``mask``, ``against`` and ``add``.
 
-        A client that is asked for numbers that are only summed announces keys instead.
+        If a verb asks for numbers of which the server needs only the sum, clients reply with keys instead.
         """
         summed = (verb for verb in verbs.values() if verb.summed is not None)
         masked = (

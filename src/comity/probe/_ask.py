@@ -87,9 +87,9 @@ class Answer:
         yield Text()
         yield self.table
         yield Text(
-            f"Similar gained: of the clients of {len(calibration()['federations'])} natural federations whose logistic "
-            "regressions differed as much, how many gained by joining, with FedAvg and a small network whose learning "
-            f"rate was tuned (docs/how-to/ask.md). {self.seconds:.1f} s.",
+            f"Similar gained: how many similar clients of {len(calibration()['federations'])} natural federations "
+            "gained by joining, with FedAvg, a small network and a tuned learning rate. Similar: the same two logistic "
+            f"regressions differed as much (docs/how-to/ask.md). Took {self.seconds:.1f} s.",
             style="dim",
         )
 

@@ -81,7 +81,7 @@ def progress(study: LoadedStudy) -> str:
 
 
 def notes(study: LoadedStudy, table: Table) -> list[str]:
-    """What a reader must know to trust or doubt the numbers."""
+    """Caveats that a reader needs to judge the numbers."""
     found = list(table.remarks)
     if failures := sum(len(record.failed) for run in study.runs for record in run.records):
         found.append(f"{failures} replies of clients failed or were not finite and were left out; see the runs below.")
@@ -91,5 +91,5 @@ def notes(study: LoadedStudy, table: Table) -> list[str]:
         found.append(f"{many} clients are malicious; their own accuracy is not part of any mean.")
     found += [f"{title} failed: {error}" for title, error in study.failed.items()]
     if study.doubles:
-        found.append(f"{study.doubles} run folders hold the same run as another one and are counted once.")
+        found.append(f"{study.doubles} run folders contain the same run as another folder; each run is counted once.")
     return found

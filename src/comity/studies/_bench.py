@@ -43,7 +43,7 @@ BESIDE_RATES = ("grid", "sweep", "jobs", "about", "workers", "data_dir", "keep_c
 
 @dataclass
 class Bench:
-    """What came of it: the study folders by federation, and what could not be done."""
+    """Result of a benchmark: the study folder of each federation, and reasons for what could not be run."""
 
     studies: dict[str, Path] = field(default_factory=dict)
     left_out: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
@@ -68,7 +68,7 @@ def bench(
     after: Callable[[Bench], object] = lambda _: None,
     **options: Any,
 ) -> Bench:
-    """Run what is not done yet of every federation's study; the same call resumes it.
+    """Run the unfinished part of every federation's study; the same call resumes a stopped benchmark.
 
     ``federations``: the entries of each, such as ``{"pisa": {"data": "pisa", "metric": "accuracy"}}``. ``only``:
     configurations in place of those of the file, each with ``method`` and perhaps ``rule`` and ``guard``; ``more``:
@@ -119,7 +119,7 @@ def _shard(federations: Mapping[str, Mapping[str, Any]], shard: str | None) -> d
 
 @dataclass(frozen=True)
 class Chosen:
-    """The learning rate of each configuration without its guard; why others do not run."""
+    """The learning rate of each configuration without its guard, and why others cannot run."""
 
     rates: dict[str, float] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
@@ -168,7 +168,7 @@ class _Part:
         done.failed |= {f"{self.name}: {title}": error for title, error in finished.failed.items()}
 
     def choose(self, cells: Sequence[Config], common: Mapping[str, Any]) -> Chosen:
-        """What earlier calls chose; for new configurations a search, or one round to see whether they run."""
+        """Choose rates: those of earlier calls; for new configurations by a search, or none after a trial round."""
         known, file = Chosen(), self.out / KNOWN
         conditions = json.loads(json.dumps(_without(self.entries, *COMPARED, *BESIDE_RATES), default=str))
         if file.is_file() and (found := Chosen(**json.loads(file.read_text()))).conditions == conditions:
@@ -196,7 +196,7 @@ class _Part:
 
 
 def _failing(cells: Mapping[str, Config]) -> dict[str, str]:
-    """The configurations whose first round fails, such as those that need what the data do not have, and why."""
+    """The configurations whose first round fails, for example because the data do not suit them, and the error."""
     from comity.studies._crew import reason
     from comity.studies._runs import Runs
 
@@ -212,7 +212,7 @@ def _failing(cells: Mapping[str, Config]) -> dict[str, str]:
 
 
 def _key(cell: Config | Mapping[str, Any]) -> str:
-    """The same for a configuration and its run, with a guard or without."""
+    """Key that a configuration shares with its run, with or without a guard."""
     plain = cell.plain() if isinstance(cell, Config) else cell
     method, rule = (as_entry(plain[kind]) for kind in ("method", "rule"))
     return LOCAL if method["name"] == LOCAL else json.dumps([method, rule], sort_keys=True)
@@ -227,7 +227,7 @@ def _without(entries: Mapping[str, Any], *names: str) -> Entries:
 
 
 def federations(names: Iterable[str] = (), data_dir: str | Path | None = None) -> dict[str, Entries]:
-    """Natural federations by name with their entries; by default all that are here. A path of a table is one too."""
+    """Natural federations by name with their entries (default: all whose data are found); also paths of tables."""
     known = natural()
     chosen = list(names) or ["heart", *(name for name, each in known.items() if each.path(data_dir))]
     found: dict[str, Entries] = {}

@@ -70,7 +70,7 @@ def execute(
     crew: Crew | None,
     plan_of: "Callable[[Config], RunPlan] | None" = None,
 ) -> dict[Job, Message]:
-    """Do the runs in order and return how each ended, without those that a stop prevented from starting.
+    """Do the runs in order and return the outcome of each run that was started.
 
     The crew does at most ``most`` at a time. Without a crew this process does them, with the plans of ``plan_of``.
     """
@@ -144,7 +144,7 @@ def work(
     stop: Callable[[], bool],
     plan_of: "Callable[[Config], RunPlan] | None" = None,
 ) -> None:
-    """Do one run, or the rest of it, and report its end whatever happens."""
+    """Do or resume one run, and report its end even if it fails."""
     from comity.engine import Callback, Run, RunPlan, run
 
     class Tell(Callback):

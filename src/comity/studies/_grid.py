@@ -167,13 +167,13 @@ def expand(entries: Mapping[str, Any]) -> list[Config]:
                 raise ComityError(f"sweep {key} must be a list of values, got {values!r}")
         count = math.prod(map(len, sweep.values()))
         if not sweep.keys() & {"method", "rule"}:
-            count *= sum(1 for _ in _methods_with_rules(conditions))
+            count *= sum(1 for _ in _configurations(conditions))
         _check_count(count * len(seeds), entries)
         for values in product(*sweep.values()):
             swept = dict(zip(sweep, values, strict=True))
             with_options = {key: value for key, value in swept.items() if isinstance(value, Mapping)}
             setting = Overlay(conditions, with_options) | swept
-            for chosen, seed in product(_methods_with_rules(setting), seeds):
+            for chosen, seed in product(_configurations(setting), seeds):
                 guarded = tuned and chosen["guard"] not in (None, "none")
                 split = {"guard_split": True} if guarded else {}  # the guard's samples must not choose options
                 config = _config(setting | chosen | {"seed": seed} | split, known)
@@ -300,7 +300,7 @@ class Names:
         return "-".join(slug(word) for word in (*words, *more, f"s{config.seed}") if word)
 
 
-def _methods_with_rules(entries: Entries) -> Iterator[Entries]:
+def _configurations(entries: Entries) -> Iterator[Entries]:
     """Every method with every rule and guard, or with those in its entry: ``{name: FedAvg, rule: Mean}``."""
     for method in _listed("method", entries.get("method")):
         own = dict(method) if isinstance(method, Mapping) else {"name": method}

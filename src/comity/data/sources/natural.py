@@ -48,7 +48,7 @@ def read_natural(natural: NaturalFederation, path: Path, budget: Budget, options
 
 
 def chosen(owners: NDArray[Any], options: NaturalOptions) -> Ints:
-    """The samples that the options name, client by client, those of each client in their order."""
+    """The samples that the options select, client by client, in their original order."""
     random = np.random.default_rng(0)
     names = np.unique(owners)
     if options.max_clients is not None and len(names) > options.max_clients:

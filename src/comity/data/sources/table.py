@@ -223,7 +223,7 @@ def _notes(schema: Schema, columns: Mapping[str, Cells], blank_rows: int) -> lis
     left_out += [f"{counted(blank_rows, 'row')} without {' or '.join(names)}"] if blank_rows else []
     made = [", ".join(made[:-1]), made[-1]]
     return [
-        f"target: {schema.target}; "
+        f"the target is {schema.target}; "
         + (f"each {schema.client} is a client" if schema.client in columns else "no column names the clients"),
         f"{len(columns[schema.target]):,} rows; {' and '.join(made)} columns make {len(schema.features)} features"
         + (f"; {blanks:,} missing values are replaced by the training mean" if blanks else "")

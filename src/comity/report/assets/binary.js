@@ -25,7 +25,7 @@ PLOTS.push({
   section: "binary",
   wide: true,
   title: () => `Sensitivity, specificity and predictive value for class ${data.binary.positive}`,
-  how: "Sensitivity: share of the positive samples that the model finds. Specificity: share of the negative samples that it predicts as negative. Positive predictive value: share of its positive predictions that are right.",
+  how: "Sensitivity: share of the positive samples that it predicts as positive. Specificity: share of the negative samples that it predicts as negative. Positive predictive value: share of its positive predictions that are correct.",
   there: () => twoClasses.length > 0,
   choices: () => [],
   write(node) {
@@ -45,7 +45,7 @@ PLOTS.push({
   id: "roc",
   section: "binary",
   title: () => `ROC curve: ${binaryNow().name}`,
-  how: "Sensitivity against false alarms at every threshold. Closer to the upper left corner is better. Grey: the other clients.",
+  how: "Sensitivity and false positive rate at every threshold. Closer to the upper left corner is better. Grey: the other clients.",
   there: () => twoClasses.some(({ roc }) => roc),
   choices: chooseClient,
   draw(frame) {
@@ -79,7 +79,7 @@ PLOTS.push({
   id: "calibration",
   section: "binary",
   title: () => `Calibration: ${binaryNow().name}`,
-  how: "Predicted probability against the observed share of positives, in groups of similar predictions. On the diagonal the predicted probabilities are right.",
+  how: "Observed share of positives for groups of similar predicted probabilities. On the diagonal the two are equal.",
   there: () => twoClasses.length > 0,
   choices: chooseClient,
   draw(frame) {

@@ -7,7 +7,7 @@ PLOTS.push({
   section: "clients",
   wide: true,
   title: () => `${focus().label} against local training${here()}`,
-  how: "Dot and line: the gain with its 95 % confidence interval. Worse: the loss is significant. Not worse: a loss above the margin is ruled out. Undecided: neither; smaller losses than the size given would not be detected.",
+  how: "Dot and line: the gain with its 95 % confidence interval. Worse: the loss is significant. Not worse: a loss above the margin is ruled out. Undecided: neither; the tests detect only losses of the size given or more.",
   there: anyGains,
   choices: () => [choose.setting(), choose.cell()],
   note() {
@@ -64,7 +64,7 @@ function clientRow(row, x, width) {
   const small = (words, kind) => (words ? html("small", { class: kind }, words) : null);
   const size = row.id === undefined ? "" : `${brief(row.train)} samples, ${brief(row.tests)} tests`;
   const unseen = !known(row.detectable) || (deciding().share && row.detectable >= 1),
-    power = unseen ? "too few tests" : `would detect a loss of ${inGain(row.detectable)}`;
+    power = unseen ? "too few tests" : `detects losses ≥ ${inGain(row.detectable)}`;
   return rowOf(
     [row.name, small(size)],
     [
@@ -109,7 +109,7 @@ PLOTS.push({
   wide: true,
   title: () =>
     `${state.box === "gain" ? "Gain over local training" : upper(deciding().label)} of every client${here()}`,
-  how: "A dot is a client, over all repetitions; red ones are worse. The box holds the middle half of them with the median, the whiskers reach to the last client within 1.5 times its length.",
+  how: "Each dot is a client, over all repetitions; red clients are worse. The box contains the middle half of the clients, with a line at the median. The whiskers reach to the last client within 1.5 times the length of the box.",
   there: () => cellsHere().some((cell) => clientsOf(cell).length),
   choices: () => [
     choose.setting(),
@@ -192,9 +192,11 @@ PLOTS.push({
   wide: true,
   title() {
     const part = partitionOf(focusRun());
-    return part ? `Who holds what: ${part.name}, ${part.how}, seed ${focusRun().seed}` : "Who holds what";
+    return part
+      ? `Samples per client and class: ${part.name}, ${part.how}, seed ${focusRun().seed}`
+      : "Samples per client and class";
   },
-  how: "A row is a client, a column a class; the area of a dot is the number of samples, the bar their total. The darker a dot, the larger the client's share of all samples of that class. Clients that are worse are red.",
+  how: "Each row is a client, each column a class. The area of a dot shows the number of samples; the bar shows their total. The darker a dot, the larger the client's share of all samples of that class. Clients that are worse are red.",
   there: () => data.partitions.length > 0,
   choices: choose.run,
   note() {

@@ -9,14 +9,14 @@ const REASONS = {
   ],
   overlap: [
     "class overlap",
-    "part of its class mix that the others have too",
+    "overlap of its class shares with the other clients'",
     (run, { id }) => run.overlap?.[id],
     (v) => percent(v, 0),
   ],
   train: ["training samples", "training samples", (_, { train }) => train, brief],
   pull: [
     "weight",
-    "part of all the weight ÷ part of all samples",
+    "share of the weight ÷ share of the samples",
     (run, { id }) => pullOf(run, id),
     (v) => `${fixed(v, 2)}×`,
   ],
@@ -32,7 +32,7 @@ function rankCorrelation(pairs) {
   return size ? sum(a.map((v, i) => v * b[i])) / size : NaN;
 }
 
-const STEPS = { against: ["the step taken"], mean_against: ["the plain mean instead"] };
+const STEPS = { against: ["the rule's step"], mean_against: ["the plain mean"] };
 
 PLOTS.push({
   id: "against",
@@ -48,7 +48,7 @@ PLOTS.push({
   id: "reasons",
   section: "conflict",
   title: () => `Gain against ${REASONS[state.reason][0]}`,
-  how: "A dot is a client, its size the training samples. If the dots rise to the right, clients with a larger value gain more.",
+  how: "Each dot is a client; its size shows the number of training samples. If the dots rise to the right, clients with a larger value gain more.",
   there: anyGains,
   choices: () => [
     ...choose.run(),
@@ -126,8 +126,8 @@ function alike(cosines) {
 PLOTS.push({
   id: "cosines",
   section: "conflict",
-  title: () => `Who pulls against whom: ${aboutRun()}`,
-  how: "Cosine of two clients' updates. Blue: similar updates. Red: opposed updates. No colour: unrelated, or never in the same round. Labels of worse clients are red.",
+  title: () => `Cosine of clients' updates: ${aboutRun()}`,
+  how: "Each cell is a pair of clients. Blue: similar updates. Red: opposed updates. No colour: unrelated updates, or clients that were never in the same round. The names of worse clients are red.",
   there: () => data.runs.some((run) => run.cos),
   note: () =>
     focusRun().cos?.error ? `From sketches: one standard error is ± ${fixed(focusRun().cos.error, 3)}.` : "",
@@ -146,7 +146,7 @@ PLOTS.push({
       key: "order",
       options: [
         ["id", "by number"],
-        ["like", "similar together"],
+        ["like", "by similarity"],
         ["gain", "by gain"],
       ],
     },
@@ -156,7 +156,7 @@ PLOTS.push({
       run = focusRun(),
       cosines = cosinesOf(run);
     if (!cosines)
-      return nothing(frame, run.agree ? "To keep this page small it holds this of other runs only." : undefined);
+      return nothing(frame, run.agree ? "To keep this page small, it has this plot for other runs only." : undefined);
     const worseOnes = worseIn(run),
       gain = new Map(gains(run).map((client) => [client.id, client.gain])),
       ids = Array.from({ length: cosines.n }, (_, i) => i);
@@ -193,8 +193,8 @@ PLOTS.push({
       const words = !known(value)
         ? "never in the same round"
         : value < 0
-          ? "pull against each other"
-          : "pull the same way";
+          ? "opposed updates"
+          : "similar updates";
       return {
         title: `${nameOf(a, run)} and ${nameOf(b, run)}`,
         rows: [
@@ -218,14 +218,14 @@ PLOTS.push({
 
 function misjudged() {
   const most = Math.max(0, ...cellsHere().map((cell) => cell.numbers.conflict_error || 0));
-  return most ? `Where rules see sketches, ± ${fixed(100 * most, 1)} % of pairs may be on the wrong side of 0.` : "";
+  return most ? `For rules that use sketches, up to ${fixed(100 * most, 1)} % of pairs may have the wrong sign.` : "";
 }
 
 PLOTS.push({
   id: "conflict",
   section: "conflict",
   title: () => `How often updates conflict${here()}`,
-  how: "Share of the pairs of clients whose updates point against each other (negative cosine), a mean over layers. Such updates partly cancel in the plain mean, which by itself harms no client.",
+  how: "Share of the pairs of clients whose updates conflict (negative cosine), averaged over layers. Such updates partly cancel in the plain mean; that alone harms no client.",
   there: () => cellsHere().some((cell) => cell.curves.conflict),
   note: misjudged,
   choices: () => [choose.setting()],
@@ -235,8 +235,8 @@ PLOTS.push({
 PLOTS.push({
   id: "layers",
   section: "conflict",
-  title: () => `Where they conflict: ${focus().label}${here()}`,
-  how: "Share of pairs in conflict in each layer (row, input first) over the rounds. In rows with a strong colour, clients' updates disagree.",
+  title: () => `Where updates conflict: ${focus().label}${here()}`,
+  how: "Share of pairs in conflict per layer (rows, input layer first) and round. A stronger colour means more conflict.",
   there: () => rivals().some((cell) => cell.layers),
   choices: () => [choose.setting(), choose.cell()],
   draw(frame) {

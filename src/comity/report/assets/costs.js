@@ -14,8 +14,8 @@ const generalCells = () => cellsHere().filter((cell) => cell.numbers.acc && cell
 PLOTS.push({
   id: "general",
   section: "general",
-  title: () => `Own tests against ${state.general === "G" ? "all clients'" : "some others'"} tests${here()}`,
-  how: "Up: accurate on the client's own data. Right: also accurate on other clients' data. Dotted line: the Pareto front, configurations that no other one beats in both. Crosses are standard deviations over seeds.",
+  title: () => `Accuracy on own and on ${state.general === "G" ? "all clients'" : "some others'"} tests${here()}`,
+  how: "Up: accurate on the client's own data. Right: also accurate on other clients' data. Dotted line: the Pareto front, configurations that no other one beats in both accuracies. Crosses show standard deviations over seeds.",
   there: () => generalCells().length > 0,
   choices: () => [
     choose.setting(),
@@ -88,8 +88,8 @@ PLOTS.push({
 PLOTS.push({
   id: "slopes",
   section: "general",
-  title: () => `Own, some others', all clients' tests${here()}`,
-  how: "The three accuracies side by side: L on own tests, S on own and some others', G on all clients'. A level line is a general model, a steep one a personal model.",
+  title: () => `Accuracy on own, some others' and all clients' tests${here()}`,
+  how: "Accuracy on the client's own tests (L), on its own and some others' (S), and on all clients' (G). A flat line is a general model, a steep line a personal model.",
   there: () => generalCells().length > 0,
   choices: () => [choose.setting()],
   draw(frame) {
@@ -143,7 +143,7 @@ function stacked(frame, unit, parts) {
       const bar = frame.bar(x(from), y, Math.max(0.5, x(from + cell.numbers[key]) - x(from)), tall, colour(theme), {
         rx: 1.5,
       });
-      frame.tell(bar, () => ({ title: cell.label, rows: [...told, ["together", `${brief(total(cell))} ${unit}`]] }));
+      frame.tell(bar, () => ({ title: cell.label, rows: [...told, ["total", `${brief(total(cell))} ${unit}`]] }));
       from += cell.numbers[key];
     }
     frame.text(x(from) + 8, y + tall - 3, `${brief(from)} ${unit}`);
@@ -156,7 +156,7 @@ PLOTS.push({
   id: "time",
   section: "cost",
   title: () => `Seconds per round${here()}`,
-  how: "Training of a round's clients on this machine, and the server's aggregation. Evaluation is left out.",
+  how: "Training of all clients in a round, and the server's aggregation, on the machine that ran them. Evaluation is not included.",
   there: () => cellsHere().some((cell) => known(cell.numbers.train)),
   choices: () => [choose.setting()],
   draw: (frame) =>
@@ -170,7 +170,7 @@ PLOTS.push({
   id: "bytes",
   section: "cost",
   title: () => `Megabytes per round${here()}`,
-  how: "Sum over all clients of a round: received (down) and sent (up).",
+  how: "Received (down) and sent (up) by all clients in a round.",
   there: () => cellsHere().some((cell) => known(cell.numbers.up)),
   choices: () => [choose.setting()],
   draw: (frame) =>

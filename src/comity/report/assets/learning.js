@@ -7,7 +7,7 @@ const ACROSS = {
   b: ["MB", "MB sent and received"],
 };
 const SWEPT = {
-  value: ["metric that decides", (cell) => cell.numbers.value],
+  value: ["deciding metric", (cell) => cell.numbers.value],
   gain: ["gain over local training", ({ mean: found }) => found && [found.gain, (found.high - found.low) / 2]],
   diff: [`difference to ${data.base}`, (cell) => cell.diff],
   worst: ["worst tenth", (cell) => cell.numbers.worst],
@@ -101,7 +101,7 @@ PLOTS.push({
   section: "learning",
   wide: true,
   title: () => `${upper(CURVES[state.curve][0])} by ${ACROSS[state.across][0]}${here()}`,
-  how: "Each line is a mean over seeds, its band one standard deviation. Dashed: configurations with the rule Mean. Grey: local training. Click a name to hide or show it.",
+  how: "Each line is the mean over seeds, and its band is ± one standard deviation. Dashed: configurations with the rule Mean. Grey: local training. Click a name to hide or show it.",
   there: () => cellsHere().some((cell) => Object.keys(CURVES).some((key) => cell.curves[key])),
   choices: () => [
     choose.setting(),
@@ -123,8 +123,8 @@ PLOTS.push({
   id: "sweep",
   section: "learning",
   wide: true,
-  title: () => `${upper(SWEPT[state.sweepOf][0])} against ${sweptName()}`,
-  how: "One curve for each method and rule, with the standard deviation over seeds (for gains and differences: the 95 % interval). A level line is a rule that does not have this option.",
+  title: () => `${upper(SWEPT[state.sweepOf][0])} by ${sweptName()}`,
+  how: "One curve per method and rule, with the standard deviation over seeds (for gains and differences: the 95 % interval). A horizontal line is a rule that does not have this option.",
   there: () => sweepable().length > 0,
   choices: () => [
     { label: "option", key: "sweep", options: sweepable().map((option) => [option.key, option.name]) },

@@ -5,8 +5,8 @@ PLOTS.push({
   section: "weights",
   wide: true,
   title: () =>
-    `How much each client counts: ${aboutRun()}${weightsOf(focusRun()) ? `, ${weightsOf(focusRun()).layer}` : ""}`,
-  how: "The rule's weight of each client (row) in each round; for CALM, λ of the client's constraint. Stronger colour: more weight. Blank: not in that round's cohort. Bars are means over rounds, ticks the share of the samples, which is the plain mean's weight.",
+    `Weight of each client: ${aboutRun()}${weightsOf(focusRun()) ? `, ${weightsOf(focusRun()).layer}` : ""}`,
+  how: "The rule's weight of each client (row) in each round; for CALM, λ of the client's constraint. Stronger colour: more weight. Blank: the client was not in that round. Bars are means over rounds; ticks are shares of the samples, which are the weights of the plain mean.",
   there: () => data.runs.some((run) => run.w),
   choices: () => {
     const names = focusRun().w?.names || [];
@@ -34,7 +34,7 @@ PLOTS.push({
       return nothing(
         frame,
         runsOf(focus()).some((other) => other.w)
-          ? "To keep this page small it holds the weights of another seed only."
+          ? "To keep this page small, it contains the weights of another seed only."
           : undefined,
       );
     const rows = Array.from({ length: w.clients }, (_, i) => Array.from({ length: w.columns }, (_, c) => w.of(i, c)));
@@ -105,7 +105,7 @@ PLOTS.push({
   section: "weights",
   wide: true,
   title: () => `What the rule chose: ${data.cells[choosing().cell].label}, seed ${choosing().seed}${here()}`,
-  how: "The rules and step lengths to choose from (rows) over the rounds. Stronger colour: more weight. Line: the choice that made the step. Marks above: rounds in which clients reported the effect of each step on their losses.",
+  how: "Rows are the rules and step lengths to choose from; columns are rounds. Stronger colour: more weight. Line: the choice that made the step. Triangles above: rounds in which clients reported the effect of each step on their losses.",
   there: () => Boolean(choosing()),
   choices: () => choose.run(),
   note: () => choosing().choice.words,
