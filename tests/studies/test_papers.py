@@ -236,23 +236,37 @@ def test_a_dry_run_times_the_cheapest_cell_only(tmp_path: Path, monkeypatch: pyt
     assert lines[-1].startswith("Estimate for this machine: ")
 
 
-def test_time_in_which_other_programs_have_the_cores_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, seconds = {"wall": 0.0, "cpu": 0.0}, Seconds(train=18.0, aggregate=2.0, evaluate=10.0)
+@pytest.mark.parametrize(
+    ("wall", "cpu", "expected"),
+    [
+        ((40, 40, 40), (10, 20, 40), (5.0, 2.5, 2.5)),  # in the first round three quarters of the time were others'
+        ((40, 20, 40), (20, 20, 20), (10.0, 5.0, 5.0)),
+        ((40, 40, 40), (160, 160, 160), (20.0, 10.0, 10.0)),  # four threads on four cores
+    ],
+)
+def test_time_in_which_other_programs_have_the_cores_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+    wall: tuple[float, ...],
+    cpu: tuple[float, ...],
+    expected: tuple[float, float, float],
+) -> None:
+    now = {"wall": 0.0, "cpu": 0.0}
 
     def slowly(*, stop: Callable[[], bool], plan: Any) -> Any:
-        clock["wall"], clock["cpu"] = 40.0, clock["cores"] * 10.0
-        assert not stop()
         assert plan.config.device == "cpu"
-        record = SimpleNamespace(seconds=seconds)
-        return SimpleNamespace(records=[record], server=SimpleNamespace(record=record))
+        assert not stop()
+        records = [SimpleNamespace(seconds=Seconds(train=18.0, aggregate=2.0, evaluate=10.0)) for _ in wall]
+        for each in zip(wall, cpu, strict=True):
+            for clock, passed in zip(now, each, strict=True):
+                now[clock] += passed
+            stop()
+        return SimpleNamespace(records=records, server=SimpleNamespace(record=records[-1]))
 
-    monkeypatch.setattr(_runs, "perf_counter", lambda: clock["wall"])
-    monkeypatch.setattr(_runs, "process_time", lambda: clock["cpu"])
+    monkeypatch.setattr(_runs, "perf_counter", lambda: now["wall"])
+    monkeypatch.setattr(_runs, "process_time", lambda: now["cpu"])
     monkeypatch.setattr(_runs, "run", slowly)
     config = Config.of({"data": "digits", "general_every": "never"})
-    for cores, expected in ((1, (5.0, 2.5, 2.5)), (4, (20.0, 10.0, 10.0)), (8, (20.0, 10.0, 10.0))):
-        clock |= {"wall": 0.0, "cpu": 0.0, "cores": cores}
-        assert _runs.Runs().time_one_round(config) == pytest.approx(expected)
+    assert _runs.Runs().time_one_round(config) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("name", sorted({item.example for item in items() if item.example}))

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from functools import cached_property
-from itertools import count
+from itertools import pairwise
 from time import perf_counter, process_time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from comity._errors import ComityError
 from comity._threads import one_thread
@@ -103,20 +103,38 @@ class Runs:
         that passed by the clock if several threads used more.
         """
         quiet = {"track": (), "guard": None, "reference": "none", "control": "none", "out": None, "eval_every": 1}
-        plan = self.plan(config.with_(**quiet))
-        asked, started, used = count(), perf_counter(), process_time()
+        plan, marks = self.plan(config.with_(**quiet)), list[Clock]()
 
-        def share() -> float:
-            """The share of the time so far in which the run had a core."""
-            on_cores = plan.config.device == "cpu"  # on a GPU the process mostly waits for it
-            return min(1.0, (process_time() - used) / (perf_counter() - started)) if on_cores else 1.0
+        def enough() -> bool:
+            marks.append(_clock())
+            return len(marks) > (1 if marks[-1].wall - marks[0].wall > QUICK_RUN else 3)
 
-        done = run(plan=plan, stop=lambda: next(asked) > (0 if share() * (perf_counter() - started) > QUICK_RUN else 2))
-        seconds = copy(min((record.seconds for record in done.records), key=lambda each: each.train + each.aggregate))
+        done = run(plan=plan, stop=enough)
+        on_cpu = plan.config.device == "cpu"  # on a GPU the process mostly waits for it
+        shares = [after.share(before) if on_cpu else 1.0 for before, after in pairwise(marks)]
+        timed = [(share, copy(record.seconds)) for share, record in zip(shares, done.records, strict=True)]
+        share, seconds = min(timed, key=lambda each: each[0] * (each[1].train + each[1].aggregate))
+        general = share * seconds.evaluate
         if any(config.general_in(round) for round in range(1, config.last_round + 1) if config.evaluates_in(round)):
+            before = _clock()
             done.server.evaluate(general=True)
-        last, own = done.server.record.seconds.evaluate, share()
-        return own * (seconds.train + seconds.aggregate), own * seconds.evaluate, own * last
+            general = done.server.record.seconds.evaluate * (_clock().share(before) if on_cpu else 1.0)
+        return share * (seconds.train + seconds.aggregate), share * seconds.evaluate, general
+
+
+class Clock(NamedTuple):
+    """Time that passed by the clock, and the processor time of this process, in seconds."""
+
+    wall: float
+    cpu: float
+
+    def share(self, before: "Clock") -> float:
+        """The share of the time since ``before`` in which this process had a core."""
+        return min(1.0, (self.cpu - before.cpu) / (self.wall - before.wall))
+
+
+def _clock() -> Clock:
+    return Clock(perf_counter(), process_time())
 
 
 def estimate(plan: "StudyPlan", finished: Callable[[Config], bool], show: Show, *, quick: bool = False) -> float:
