@@ -207,6 +207,9 @@ def test_what_a_claim_comes_to(monkeypatch: pytest.MonkeyPatch) -> None:
     assert untested.outcome(0.01) == ("not tested", "–", "why")
     assert untested.row(0.01) == ["y", "not tested", "–", "why", "–", "1.2"]
     several = claims.Claim("x", "y", "z", lambda: {"a": chance, "b": contrary, "c": sure}).row(0.01)
+    assert several[1] == "shown in part"
+    mixed = claims.Claim("x", "y", "z", lambda: {"a": contrary, "b": contrary, "c": sure})
+    assert (mixed.outcome(0.01)[0], mixed.row(0.01)[1]) == ("shown in part", "shown in part, mostly against")
     assert several[2] == "1 for, 1 against, of 3"
     assert several[3] == "median 0.50<br>highest 2.00 [1.50, 2.50] c<br>lowest −2.00 [−2.50, −1.50] b"
     assert several[5:] == ["–"]
@@ -239,7 +242,7 @@ def test_the_correction_counts_every_comparison_of_the_page(monkeypatch: pytest.
     assert discovered([0.02, 0.5, 0.6, 0.7]) == 0
     assert discovered([0.02, 0.024, 0.6, 0.7]) == 0.024  # two of four, each below 2/4 of 5 %
     tested = [claim for claim in claims.CLAIMS if claim.outcome(0)[0] != "not tested"]
-    counted = [each for claim in tested for each in claim.found.values()]
+    counted = [each for claim in tested for each in claim.found.values() if each.p_value is not None]
     assert claims.counted_comparisons().startswith(f"{len(counted)} comparisons")
     assert claims.level() == discovered([each.p_value for each in counted if each.p_value is not None])
 
@@ -302,7 +305,7 @@ def test_each_method_of_the_decisive_experiment_is_judged_when_it_is_complete(
 
     monkeypatch.setattr(measured, "FOLDER", tmp_path)
     monkeypatch.setattr(claims, "level", lambda: 0.01)
-    apfl, fedala = (claim for claim in claims.CLAIMS if claim.item == claims.LARGEST)
+    apfl, fedala, _ = (claim for claim in claims.CLAIMS if claim.item == claims.LARGEST)
     command = "`comity reproduce confree-decisive --scale paper`"
 
     def rows(**arms: int) -> tuple[list[str], list[str]]:
