@@ -302,9 +302,8 @@ def states() -> dict[str, dict[str, Any]]:
 
 def _state(method: str) -> str:
     """What there is of the decisive experiment with a method, and the hours that all its runs need."""
-    return (
-        f"{decisive.state(method)}, about {_hours_of(decisive.DECISIVE, 'paper', method=method):.0f} hours of one core"
-    )
+    hours = _hours_of(decisive.DECISIVE, "paper", method=method)
+    return f"{decisive.state(method)}, about {hours:.0f} hours of one core for all"
 
 
 def _tuned_hours() -> str:

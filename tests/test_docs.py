@@ -306,7 +306,10 @@ def test_each_method_of_the_decisive_experiment_is_judged_when_it_is_complete(
     monkeypatch.setattr(measured, "FOLDER", tmp_path)
     monkeypatch.setattr(claims, "level", lambda: 0.01)
     apfl, fedala, _ = (claim for claim in claims.CLAIMS if claim.item == claims.LARGEST)
-    command = "`comity reproduce confree-decisive --scale paper`"
+    command = "`comity reproduce confree-decisive --scale paper`, about {} hours of one core for all"
+    ala, pfl = (
+        command.format(f"{claims._hours_of('confree-decisive', 'paper', method=m):.0f}") for m in decisive.METHODS
+    )
 
     def rows(**arms: int) -> tuple[list[str], list[str]]:
         kept_runs(tmp_path, {arm.replace("_", " + "): seeds for arm, seeds in arms.items()})
@@ -314,13 +317,13 @@ def test_each_method_of_the_decisive_experiment_is_judged_when_it_is_complete(
         return replace(fedala).row(0.01), replace(apfl).row(0.01)  # new ones, which have not looked yet
 
     measured.lines.cache_clear()
-    assert replace(fedala).row(0.01)[1:4] == ["not tested", "–", f"0 of 32 runs; {command}"]
+    assert replace(fedala).row(0.01)[1:4] == ["not tested", "–", f"0 of 32 runs; {ala}"]
     assert decisive.decisive_table() == "No finished run is in this table yet."
     rows(FedALA_Mean=8)  # one arm alone
     assert decisive.decisive() == "8 of 64 runs (FedALA + Mean: all 8 seeds)"
     assert "| FedALA + Mean | 8 | " in decisive.decisive_table()
     some, _ = rows(FedALA_Mean=6, FedALA_ConFREE=5)  # five seeds of eight
-    assert some[1:] == ["not tested", "–", f"11 of 32 runs; {command}", "–", "2.79"]
+    assert some[1:] == ["not tested", "–", f"11 of 32 runs; {ala}", "–", "2.79"]
     assert decisive.decisive() == "11 of 64 runs"
     assert "| FedALA + ConFREE | 5 | 34.20 ± 1.74 | 37.20 ± 1.74 | 38.20 ± 1.74 | 59.33 |" in decisive.decisive_table()
     gains = "| FedALA + ConFREE | Mean | 5 | 2.20 [2.00, 2.40] | 5.20 [5.00, 5.40] | 6.20 [6.00, 6.40] | 2.79 | – |"
@@ -328,7 +331,7 @@ def test_each_method_of_the_decisive_experiment_is_judged_when_it_is_complete(
     half, other = rows(FedALA_Mean=8, FedALA_ConFREE=8, APFL_Mean=1)
     assert half[1:3] == ["shown", "1 for, 0 against, of 1"]
     assert half[5:] == ["2.79"]
-    assert other[1:] == ["not tested", "–", f"1 of 32 runs; {command}", "–", "3.42"]
+    assert other[1:] == ["not tested", "–", f"1 of 32 runs; {pfl}", "–", "3.42"]
     assert decisive.decisive() == "17 of 64 runs (FedALA + Mean, FedALA + ConFREE: all 8 seeds)"
     assert "| FedALA + ConFREE | Mean | 8 | ↑ 2.35 [2.15, 2.55] | 5.35 [" in decisive.decisive_gains()
     (tmp_path / "confree-decisive").mkdir()
