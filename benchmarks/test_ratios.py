@@ -15,7 +15,7 @@ import comity
 import files
 import rules
 import step
-from comity import run
+from comity import Config, run
 from comity.files import aggregate
 from comity.nn import MODELS, Model, gradients_of
 from growth import apart, grown
@@ -174,3 +174,26 @@ def test_the_first_line_comes_before_torch_is_imported(command: list[str], tmp_p
         process.kill()
         _, _, used = os.wait4(process.pid, 0)
     assert used.ru_utime + used.ru_stime < 1.0
+
+
+@pytest.mark.parametrize(("command", "goal"), [("ask", 10), ("join", 60)])
+def test_the_answer_about_four_hospitals_comes_soon(command: str, goal: float, tmp_path: Path) -> None:
+    """The goals are seconds by the clock on two cores; this is processor time of all processes, for busy machines."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "comity", command, TABLE], stdout=subprocess.DEVNULL, cwd=tmp_path
+    ) as process:
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    assert used.ru_utime + used.ru_stime < goal
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="comity supernode needs Linux")
+def test_a_supernode_answers_without_importing_everything_again() -> None:
+    """0.7 s of processor time per message were measured, and 5.2 s for Flower's own SuperNode."""
+    pytest.importorskip("flwr")
+    from flower_processes import COMMANDS, measured
+
+    config = Config(data="digits", model="mlp", clients=2, rounds=4, eval_every=4, reference="none")
+    _, spent, _ = measured(config, COMMANDS["comity supernode"], 2)
+    assert spent < 2.5

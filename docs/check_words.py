@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("src/comity", "examples", "evidence", ".github")
-FILES = ("CITATION.cff", "Dockerfile", "Makefile", "pyproject.toml", "constraints.txt")
+FILES = ("CITATION.cff", "Dockerfile", "Makefile", "mkdocs.yml", "pyproject.toml", "constraints.txt")
 UNIT = "(?:MB|ms|once|twice|one|bytes|seconds?|epochs?|steps?|classes|pixels|evaluations?)"
 WORDS = {
     r"told": "reported; distinguished; predicted correctly",
@@ -31,6 +31,7 @@ WORDS = {
     rf"{UNIT} an? (?:round|client|step|core|side|seed|batch|run|sample|class)": "per round, per client, per step",
     r"times a (?:round|run|step)": "times per round",
     r"steps? (?:is|are|goes|go|went) against|whom a step": "clients whose loss the step increases",
+    r"whom (?:it|joining|that) (?:helps|harms|hurts)": "which clients gain, which clients are harmed",
     r"abroad|at home": "on other clients' data, on its own data",
 }
 """What not to write, as patterns of whole words, and what to write in its place."""

@@ -128,12 +128,23 @@ def ask_brier(scheme: str) -> str:
 
 def ask_faults() -> str:
     """How many faults that were put in were found, by kind."""
-    rows = read("ask-faults.csv")
     body = []
-    for fault in dict.fromkeys(row["fault"] for row in rows):
-        there, found = (sum(int(row[key]) for row in rows if row["fault"] == fault) for key in ("put in", "found"))
+    for fault in dict.fromkeys(row["fault"] for row in read("ask-faults.csv")):
+        there, found = _faults(fault)
         body.append([fault, str(there), str(found), f"{100 * found / there:.0f} %"])
     return grid(["fault", "cases", "found", "share"], body)
+
+
+def ask_found(*faults: str) -> str:
+    """The share of planted faults that is found: one, or the range over several kinds."""
+    shares = sorted({round(100 * found / there) for there, found in map(_faults, faults)})
+    return f"{'–'.join(str(share) for share in dict.fromkeys((shares[0], shares[-1])))} %"
+
+
+def _faults(fault: str) -> tuple[int, int]:
+    """Over all federations: faults that were put in, and faults that were found."""
+    rows = [row for row in read("ask-faults.csv") if row["fault"] == fault]
+    return sum(int(row["put in"]) for row in rows), sum(int(row["found"]) for row in rows)
 
 
 def ask_alarms(what: str) -> str:
@@ -154,5 +165,6 @@ FUNCTIONS = (
     ask_mean,
     ask_brier,
     ask_faults,
+    ask_found,
     ask_alarms,
 )

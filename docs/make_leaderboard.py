@@ -6,6 +6,7 @@ python docs/make_leaderboard.py runs/leaderboard    # merges a benchmark's run f
 import csv
 import json
 import math
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,6 +17,7 @@ from typing import Any
 
 import measured
 
+from comity._federations import natural
 from comity._words import counted, listed, markdown_cell, number
 from comity.compare import (
     ClientRow,
@@ -152,6 +154,15 @@ def leaderboard_size() -> str:
     return f"{len(found.federations)} federations with {clients} clients"
 
 
+def leaderboard_embedded(configuration: str) -> str:
+    """Clients that are worse in the federations that come with comity, and how many there are."""
+    row, shipped = _row(configuration), {"heart", *(name for name, each in natural().items() if each.embedded)}
+    if row is None:
+        return "–"
+    results = [each for name, each in row.results.items() if name in shipped]
+    return f"{sum(each.worse for each in results)} of {counted(sum(each.clients for each in results), 'client')}"
+
+
 def _row(configuration: str) -> Row | None:
     found = board()
     return None if found is None else next((row for row in found.rows if row.configuration == configuration), None)
@@ -181,17 +192,26 @@ def leaderboard_setup() -> str:
     for each in found.results.values():
         federations.setdefault(each.conditions, set()).add(each.federation)
     most, *fewer = sorted(federations, key=lambda text: -len(federations[text]))
-    conditions = [f"Conditions: {most}."]
-    conditions += [f"Conditions of {listed(sorted(federations[text]))}: {text}." for text in fewer]
+    others = [f"; {listed(sorted(federations[text]))} {_difference(text, most)}" for text in fewer]
     words = [
         f"{len(found.federations)} federations, {shown} seeds per configuration. The runs took {number(hours, 1)} core "
         f"hours on a machine shared with other programs{again}. The search for learning rates is not counted.",
         "Versions and number of cores: " + ", ".join(f"{name} {value}" for name, value in known.items()) + ".",
-        *conditions,
+        f"Conditions: {most}{''.join(others)}.",
         f"In {at_an_end} of {searches} searches the chosen learning rate is the smallest or largest that was tried; "
         "a better one may lie beyond.",
     ]  # fmt: skip
     return "\n".join(f"- {each}" for each in words)
+
+
+def _difference(conditions: str, most: str) -> str:
+    """How conditions differ from those of most federations: “with rounds=20 and without max_clients”."""
+    own, usual = (re.split(", (?=[a-z_.]+=)", text) for text in (conditions, most))
+    changed = [each for each in own if each not in usual]
+    names = {each.partition("=")[0] for each in own}
+    lacking = [name for name in (each.partition("=")[0] for each in usual) if name not in names]
+    parts = [f"{word} {listed(each)}" for word, each in (("with", changed), ("without", lacking)) if each]
+    return " and ".join(parts)
 
 
 if __name__ == "__main__":

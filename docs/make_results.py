@@ -70,6 +70,7 @@ FUNCTIONS = (
     *(make_leaderboard.leaderboard_answer, make_leaderboard.leaderboard_ranks, make_leaderboard.leaderboard_gains),
     *(make_leaderboard.leaderboard_notes, make_leaderboard.leaderboard_count, make_leaderboard.leaderboard_setup),
     *(make_leaderboard.leaderboard_rank, make_leaderboard.leaderboard_gain, make_leaderboard.leaderboard_size),
+    make_leaderboard.leaderboard_embedded,
     *make_ask.FUNCTIONS,
 )
 EXPRESSIONS = SandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)

@@ -9,6 +9,7 @@ import pytest
 from comity.__main__ import main
 from comity.compare import read_results
 from comity.data import natural
+from comity.studies import Bench
 from helpers import rejected
 
 FAST = ["--rounds", "1", "--seeds", "3", "--jobs", "1", "--lr", "0.1", "--model", "logistic"]
@@ -80,6 +81,21 @@ def test_a_quick_benchmark_of_the_federations_that_come_with_comity(
     assert len(clients) == sum(each.clients for each in results if each.kind == "configuration")
     assert "has the best mean rank" in said
     assert "no regression: parkinsons (15, 20, 25, 30)." in " ".join(said.split())
+
+
+def test_missing_federations_are_listed_in_one_line(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = ", ".join(name for name, each in natural().items() if not each.embedded)
+    monkeypatch.setenv("COMITY_DATA", str(elsewhere))
+    monkeypatch.setattr("comity.studies.bench", lambda *_, **__: Bench())
+    assert main(["bench", "--quick"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.startswith(f"Without {few.rpartition(', ')[0]} and {few.rpartition(', ')[2]}: their data are missing")
+    assert said.endswith("In the others, which come with comity, joining harms few clients.")
+    for more in (["--quiet"], ["--federations", "heart"]):
+        assert main(["bench", "--quick", *more]) == 0
+        assert capsys.readouterr().out == ""
 
 
 def test_mistakes_are_one_line(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,6 +59,21 @@ def test_the_matrix_has_every_python_that_the_package_names() -> None:
     assert {"systems", "lower-bounds"} <= jobs.keys()
 
 
+def test_the_workflow_runs_slow_tests_and_the_image_as_the_page_says() -> None:
+    jobs = yaml.safe_load((WORKFLOWS / "tests.yml").read_text())["jobs"]
+    commands = {name: [step["run"] for step in job["steps"] if "run" in step] for name, job in jobs.items()}
+    assert commands["slow"] == ["make test-slow"]
+    page = [line for line in text("docs/how-to/install.md").splitlines() if line.startswith("docker ")]
+    assert [line for line in commands["image"] if line.startswith("docker ")] == page
+
+
+def test_every_target_of_a_workflow_is_in_the_makefile() -> None:
+    targets = set(re.findall(r"^([\w-]+):", text("Makefile"), flags=re.MULTILINE))
+    for path in WORKFLOWS.glob("*.yml"):
+        for line in re.findall(r"^ *(?:- run: )?make ([\w -]+)$", path.read_text(), flags=re.MULTILINE):
+            assert set(line.split()) <= targets, line
+
+
 def test_what_is_built_is_checked_with_twine() -> None:
     rule = text("Makefile").partition("\nwheel:")[2].partition("\n\n")[0]
     assert "twine check --strict dist/*" in rule

@@ -45,15 +45,22 @@ class ComityError(Exception):
 def unknown(
     kind: str, given: str, known: Iterable[str], hint: str = "", *, short: Mapping[str, str] | None = None
 ) -> ComityError:
-    """The error for an unknown name, with the closest known ones; ``short`` has some of them by shorter names."""
+    """The error for an unknown name, with the closest known ones; ``short`` has some of them by shorter names.
+
+    Leading dashes are not compared, because they would make short options similar.
+    """
     names = sorted(known)
-    by_lower_case = {name.lower(): name for name in names} | dict(short or {})
-    nearest = [by_lower_case[name] for name in get_close_matches(given.lower(), by_lower_case, n=3, cutoff=0.6)]
+    by_spelling = {_bare(name): name for name in names} | {_bare(name): full for name, full in (short or {}).items()}
+    nearest = [by_spelling[name] for name in get_close_matches(_bare(given), by_spelling, n=3, cutoff=0.6)]
     if nearest:
         advice = f"did you mean {' or '.join(nearest)}?"
     else:
         advice = f"known: {', '.join(names)}" if names else "there are none"
     return ComityError(f"unknown {kind} {given!r}; {advice}{' ' + hint if hint else ''}")
+
+
+def _bare(name: str) -> str:
+    return name.lower().lstrip("-")
 
 
 def install(extra: str) -> str:

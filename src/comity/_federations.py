@@ -1,6 +1,6 @@
 """The table of all natural federations.
 
-Licences were looked up with the source, or the entry says "not checked again". This needs no torch.
+Licences were looked up with the source, or the entry says "not checked again" or "not confirmed". This needs no torch.
 """
 
 from collections.abc import Mapping
@@ -323,7 +323,7 @@ _TABLE: dict[str, NaturalFederation] = {
         sha256="ed05c9e39245975ab3e7f178b16626319320900f984c0d788f2472210af00638",
         clients=15,
         samples=990,
-        licence=f"{_UCI}; not checked again",
+        licence=f"{_UCI}; looked for in November 2026 and not confirmed",
         cite="Deterding 1989; Robinson 1989; UCI Connectionist Bench (Vowel Recognition)",
         source="https://archive.ics.uci.edu/dataset/152/connectionist+bench+vowel+recognition+deterding+data",
         recipe="As published; word names of the vowels; sex and the official split dropped.",

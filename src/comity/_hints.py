@@ -25,7 +25,7 @@ OPTIONS = {
     "jr join-ratio frac fraction fraction-fit fraction-train eligible-perc client-fraction "
     "client-num-per-round clients-per-round": "participation",
     "cdr client-drop-rate": "dropout",
-    "dev did device-id gpu gpu-id cuda use-cuda": "device",
+    "dev did device-id cpu gpu gpu-id cuda use-cuda": "device",
     "eg eval-gap eval-freq eval-interval test-gap test-interval": "eval-every",
     "moment evaluation-point": "eval-point",
     "nnc num-new-clients": "newcomers",

@@ -92,6 +92,14 @@ def test_undecided_where_the_gain_of_many_is_the_harm_of_one(tmp_path: Path) -> 
     assert "Try --guard mixture" not in [advice.what for advice in verdict(tmp_path).advice]
 
 
+def test_clients_without_names_are_called_clients(tmp_path: Path) -> None:
+    run(tmp_path / "a", [*[0.4] * 4, -0.4, -0.4])
+    assert "2 are worse (clients 4 and 5) and 4 are not worse" in verdict(tmp_path).evidence
+    run(tmp_path / "b/a", LOSS[:1])
+    assert "1 is worse (client 0)" in verdict(tmp_path / "b").evidence
+    assert verdict(tmp_path / "b").advice[0].why.endswith("1 of 1 harm a client (client 0).")
+
+
 def test_undecided_without_a_local_baseline_or_an_interval(tmp_path: Path) -> None:
     make(tmp_path / "x" / "a", [0.6] * 4)
     make(tmp_path / "x" / "b", [0.7] * 4, rule="ConFREE")
@@ -187,6 +195,6 @@ def test_more_seeds_are_advised_until_all_folds_are_tested(tmp_path: Path) -> No
     whole = "more seeds test the same samples"
     few, every = (LoadedStudy(*(tmp_path / str(seed) for seed in range(count))).verdict for count in (1, 3))
     assert few.advice[0].what == "Run more seeds"
-    assert "--seeds 3 tests all of them" in few.advice[0].why
+    assert "(comity study --seeds 3) test all of them" in few.advice[0].why
     assert whole not in few.advice[0].why
     assert not any("--seeds 3" in advice.why for advice in every.advice)

@@ -166,7 +166,7 @@ def damaged(draw: st.DrawFn, content: bytes) -> bytes:
 
 
 def summary(report: Path) -> str:
-    """Tried and failed inputs of each class and of all, one line each, as in docs/explanation/reliability.md."""
+    """Tried and failed inputs of each class and of all, one line each."""
     sums: dict[str, list[int]] = {}
     for line in map(json.loads, report.read_text(encoding="utf-8").splitlines()):
         row = sums.setdefault(line["class"], [0, 0])

@@ -10,7 +10,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
 
-from comity._uneven import RULE
 from comity.commands._terminal import show_title
 from comity.compare import ClientTable, LoadedStudy
 from comity.config import BALANCED
@@ -57,7 +56,7 @@ class Progress(Callback):
         if not config.is_local:
             label = DECIDING[run.site.metric].label
             uneven = federation.uneven and run.site.metric == BALANCED
-            why = f" {RULE}." if uneven else ""
+            why = f" Classes are imbalanced: {federation.imbalance}." if uneven else ""
             self.console.print(f"[dim]Clients are compared by {label} (--metric chooses another).{why}[/]")
         for note in () if config.is_local else federation.notes:
             self.console.print(f"[dim]{escape(note)}[/]")

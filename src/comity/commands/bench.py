@@ -4,7 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from comity._errors import complain
+from comity._federations import natural
 from comity._options import Count
+from comity._words import listed
 from comity.commands._command import RUN_OPTIONS, Command
 from comity.config import Entries, read_yaml
 
@@ -58,7 +60,10 @@ def bench(
     out = Path(str(given.pop("out", Path("benchmarks") / (scale or "desk"))))
     own = {name: given.pop(name) for name in list(given) if name.partition(".")[0] in COMPARED}
     entries = read_yaml(config or BENCHMARK, allow_code=allow_code)
-    chosen = found(federations, given.pop("data_dir", None))
+    data_dir = given.pop("data_dir", None)
+    chosen = found(federations, data_dir)
+    if not (federations or quiet) and (line := _missing(data_dir)):
+        console.print(line, highlight=False, markup=False)
     given |= {name: value for name, value in (("seeds", seeds), ("jobs", jobs)) if value is not None}
     extra: dict[str, Any] = {"only": [own]} if own and not rerun else {"more": [own]} if own else {}
     stored = LEADERBOARD if own and not rerun else None
@@ -98,6 +103,17 @@ def bench(
     for name, error in done.failed.items():
         complain(f"{name} failed: {error}")
     return 1 if done.failed else 0
+
+
+def _missing(data_dir: str | Path | None) -> str:
+    """One line about the natural federations whose data are not found; empty if all are."""
+    known = natural()
+    names = [name for name, each in known.items() if not each.path(data_dir)]
+    if not names:
+        return ""
+    words = f"Without {listed(names)}: their data are missing (comity data --get NAME says how to get them)."
+    only_embedded = all(name in names for name, each in known.items() if not each.embedded)
+    return words + " In the others, which come with comity, joining harms few clients." * only_embedded
 
 
 COMMAND = Command(bench, [option for option in RUN_OPTIONS if option.name not in ("data", "seed")], order=20)

@@ -323,6 +323,8 @@ def paired_rows(
 
 
 def named(rows: Iterable[ClientRow], most: int = MOST_NAMED) -> str:
-    """“ (Zurich and Basel)”; empty if there are none or too many to name."""
-    names = [str(row) for row in rows]
-    return f" ({listed(names)})" if 0 < len(names) <= most else ""
+    """“ (Zurich and Basel)”, or “ (clients 0 and 3)” without names; empty if there are none or too many to name."""
+    rows = list(rows)
+    numbers = all(row.name in ("", f"{row.client}") for row in rows)
+    noun = f"client{'s' * (len(rows) > 1)} " if numbers else ""
+    return f" ({noun}{listed(map(str, rows))})" if 0 < len(rows) <= most else ""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from comity._words import MOST_NAMED, counted, listed, number
+from comity._words import counted, listed, number
 from comity.compare.cells import Cell, Setting
 from comity.compare.harm import named
 from comity.compare.statistics import Difference, holm
@@ -137,8 +137,8 @@ def _advice(title: Title, best: Cell, gaining: Sequence[Cell], known: Sequence[C
         advice.append(Advice(f"Use {best.label}", "It gains on average, and no client is significantly worse."))
     elif title == "Train locally":
         harmful = [cell for cell in known if cell.with_state("worse")]
-        names = sorted({str(row) for cell in harmful for row in cell.with_state("worse")})
-        shown = f" ({listed(names)})" if 0 < len(names) <= MOST_NAMED else ""
+        rows = {str(row): row for cell in harmful for row in cell.with_state("worse")}
+        shown = named(rows[name] for name in sorted(rows))
         harm = f"{len(harmful)} of {len(known)} harm a client{shown}" if harmful else "gains are below the margin"
         advice.append(Advice("Keep local models", f"No configuration is shown to gain on average; {harm}."))
     elif gaining and not best.clients:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from comity._errors import ComityError, one_line
-from comity._uneven import are_uneven
+from comity._uneven import imbalance
 from comity.data.schema import Schema
 
 Ints = NDArray[np.int64]
@@ -92,13 +92,13 @@ class Dataset:
         """The client of each sample if the data set has one: used if no partition is given."""
         return self.columns.get("client", self.columns.get("domain"))
 
-    def uneven(self, by_client: bool) -> bool:
-        """Whether classes are imbalanced, over all samples or, with ``by_client``, for the clients in the data."""
+    def imbalance(self, by_client: bool) -> str:
+        """How classes are imbalanced, over all samples or, with ``by_client``, for the clients in the data."""
         who = np.zeros(len(self), np.int64)
         if by_client and self.owner is not None:
             who = np.unique(self.owner, return_inverse=True)[1]
         cells = np.bincount(who * self.classes + self.y, minlength=(int(who.max()) + 1) * self.classes)
-        return are_uneven(cells.reshape(-1, self.classes).tolist())
+        return imbalance(cells.reshape(-1, self.classes).tolist())
 
 
 def check_classes(name: str, classes: int) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from comity._errors import ComityError
 from comity._options import Count, CountOrZero, ShareBelowOne, ShareBetween, check_arguments
 from comity._random import numpy_generator
-from comity._uneven import are_uneven
+from comity._uneven import imbalance
 from comity.config import CLIENTS
 from comity.data._dataset import Dataset, Ints
 from comity.data.partitions.base import Partition, Share
@@ -83,8 +83,8 @@ class Federation:
     """Number of consecutive seeds that together test each sample once; 0 if test samples are drawn or given."""
     warnings: tuple[str, ...] = ()
     """Probable mistakes in the data, one line each."""
-    known_uneven: bool | None = None
-    """Whether the data set's classes are imbalanced; ``None`` if clients were given directly."""
+    known_imbalance: str | None = None
+    """How the data set's classes are imbalanced, or empty; ``None`` if clients were given directly."""
     preprocessing: Preprocessing | None = None
     """Conversion of raw samples to model inputs; ``None`` if clients were given directly or each has its own
     conversion, such as a rotation."""
@@ -125,7 +125,12 @@ class Federation:
     @property
     def uneven(self) -> bool:
         """Whether classes are so imbalanced that balanced accuracy is the default metric; never for synthetic data."""
-        return are_uneven(self.counts.tolist()) if self.known_uneven is None else self.known_uneven
+        return bool(self.imbalance)
+
+    @property
+    def imbalance(self) -> str:
+        """How classes are imbalanced, as a clause; empty if they are not."""
+        return imbalance(self.counts.tolist()) if self.known_imbalance is None else self.known_imbalance
 
     @property
     def caveat(self) -> str:
@@ -221,7 +226,7 @@ def federate(
         folds=folds,
         warnings=dataset.warnings
         + ((f"There is only one client ({names[0]}), so there is no federation to join.",) * (clients == 1)),
-        known_uneven=not drawn_anew and dataset.uneven(by_client=isinstance(partition, Natural)),
+        known_imbalance="" if drawn_anew else dataset.imbalance(by_client=isinstance(partition, Natural)),
         preprocessing=None if any(share.transform for share in shares) else prepare,
     )
     vars(federation)["fingerprint"] = fingerprint(dataset)

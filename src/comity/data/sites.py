@@ -97,7 +97,7 @@ def site_federation(
         class_names=schema.classes,
         tests_drawn=True,
         folds=folds_for(test_share),
-        known_uneven=False,
+        known_imbalance="",
         preprocessing=prepare,
     )
     of_schema = hashlib.sha256(msgspec.json.encode(schema)).hexdigest()[:16]

@@ -80,7 +80,7 @@ class RunPlan:
         elif known is None or not known.images:
             own = config.partition is None or config.partition.name == "natural"
             clients, dimensions = natural_clients(self.dataset) if own else None, len(self.dataset.shape)
-            uneven = not isinstance(self.dataset, Synthetic) and self.dataset.uneven(by_client=own)
+            uneven = not isinstance(self.dataset, Synthetic) and bool(self.dataset.imbalance(by_client=own))
         return config.with_(
             clients=config.clients or clients or CLIENTS,
             model=config.model or self._usual_model(dimensions),

@@ -74,9 +74,9 @@ def aggregate(
 
     ``base`` is the model that the clients started from; with ``None`` their files are updates, and so is the output.
     Files are safetensors (single, sharded, a folder), torch files, npz files, or PEFT adapter folders. They are read in
-    pieces, at most twice, within about ``memory`` in addition to the process's current memory. ``server_lr`` is a
-    factor on the combined update. A bad client is an error and nothing is written; with ``skip_bad`` it is left out
-    with a `DroppedWarning`.
+    pieces, at most twice (by TIES up to four times), within about ``memory`` in addition to the process's current
+    memory. ``server_lr`` is a factor on the combined update. A bad client is an error and nothing is written; with
+    ``skip_bad`` it is left out with a `DroppedWarning`.
     """
     rule = rule if isinstance(rule, Rule) else Component.parse("rule", rule).build()
     assert isinstance(rule, Rule)
