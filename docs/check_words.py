@@ -48,8 +48,13 @@ def texts(file: Path) -> Iterator[tuple[int, str]]:
         for token in tokenize.generate_tokens(io.StringIO(content).readline):
             if token.type == tokenize.COMMENT:
                 yield token.start[0], _prose(token.string)
-        for node in ast.walk(ast.parse(content)):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        nodes = list(ast.walk(ast.parse(content)))
+        calls = [node for node in nodes if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "field"]
+        stored = {
+            keyword.value for call in calls for keyword in call.keywords if keyword.arg == "name"
+        }  # names in files
+        for node in nodes:
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in stored:
                 yield node.lineno, _prose(node.value)
     elif file.suffix == ".js":
         for quoted in re.finditer(r'"[^"\n]*"|`[^`]*`', content):

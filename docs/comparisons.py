@@ -242,23 +242,37 @@ def conflict_by_depth() -> Comparisons:
 
 def more_clients_with_c() -> Comparisons:
     """How many more clients the weights are worth with C 10 than with 0.1, in the first fifth of the rounds."""
-    rows = [row for row in read("fedcalm-figure6-weights.csv") if int(row["round"]) <= 10]
+    layers = dict.fromkeys(row["layer"] for row in read(WEIGHTS))
+    return {layer: between([worth(layer, "10.0", FIRST)], [worth(layer, "0.1", FIRST)]) for layer in layers}
+
+
+def biases_even_out() -> Comparisons:
+    """How many more clients the bias layer's weights are worth in the last fifth of the rounds than in the first."""
+    layer = "body.fc1.bias"
+    return {layer: between([worth(layer, "10.0", FINAL)], [worth(layer, "10.0", FIRST)])}
+
+
+WEIGHTS, FIRST, FINAL = "fedcalm-figure6-weights.csv", range(1, 11), range(41, 51)
+
+
+def worth(layer: str, c: str, rounds: range) -> Spread:
+    """How many clients the rule's weights are worth with this C, mean over rounds, by seed."""
+    rows = [row for row in read(WEIGHTS) if row["layer"] == layer and row["method"].endswith(f"C={c})")]
+    kept = [(int(row["seed"]), float(row["clients"])) for row in rows if int(row["round"]) in rounds]
+    return Spread({seed: fmean(clients for s, clients in kept if s == seed) for seed in range(SEEDS)})
+
+
+def traffic() -> Comparisons:
+    """By how much FEDORA sends more than FedAvg, in percent: bytes do not vary over seeds, so there is no p-value."""
     found = {}
-    for layer in dict.fromkeys(row["layer"] for row in rows):
-        large, small = (
-            Spread(
-                {
-                    seed: fmean(
-                        float(row["clients"])
-                        for row in rows
-                        if row["layer"] == layer and row["method"].endswith(f"C={c})") and int(row["seed"]) == seed
-                    )
-                    for seed in range(SEEDS)
-                }
-            )
-            for c in ("10.0", "0.1")
+    for study, name in FEDORAS.items():
+        plain = PLAIN[0] if study in ("fedora-shifts", "fedora-imbalanced") else "FedAvg"
+        ours, theirs = (
+            float(line(study, label).entries["MB"].value or 0)
+            for label in (FEDORA if study in TURNED else "FEDORA", plain)
         )
-        found[layer] = between([large], [small])
+        more = 100 * (ours / theirs - 1)
+        found[name] = Difference(more, more, more, None, SEEDS)
     return found
 
 

@@ -207,6 +207,9 @@ def test_what_a_claim_comes_to(monkeypatch: pytest.MonkeyPatch) -> None:
     assert untested.outcome(0.01) == ("not tested", "–", "why")
     assert untested.row(0.01) == ["y", "not tested", "–", "why", "–", "1.2"]
     several = claims.Claim("x", "y", "z", lambda: {"a": chance, "b": contrary, "c": sure}).row(0.01)
+    assert several[1] == "shown in part"
+    mixed = claims.Claim("x", "y", "z", lambda: {"a": contrary, "b": contrary, "c": sure})
+    assert (mixed.outcome(0.01)[0], mixed.row(0.01)[1]) == ("shown in part", "shown in part, mostly against")
     assert several[2] == "1 for, 1 against, of 3"
     assert several[3] == "median 0.50<br>highest 2.00 [1.50, 2.50] c<br>lowest −2.00 [−2.50, −1.50] b"
     assert several[5:] == ["–"]
@@ -239,7 +242,7 @@ def test_the_correction_counts_every_comparison_of_the_page(monkeypatch: pytest.
     assert discovered([0.02, 0.5, 0.6, 0.7]) == 0
     assert discovered([0.02, 0.024, 0.6, 0.7]) == 0.024  # two of four, each below 2/4 of 5 %
     tested = [claim for claim in claims.CLAIMS if claim.outcome(0)[0] != "not tested"]
-    counted = [each for claim in tested for each in claim.found.values()]
+    counted = [each for claim in tested for each in claim.found.values() if each.p_value is not None]
     assert claims.counted_comparisons().startswith(f"{len(counted)} comparisons")
     assert claims.level() == discovered([each.p_value for each in counted if each.p_value is not None])
 
@@ -302,8 +305,11 @@ def test_each_method_of_the_decisive_experiment_is_judged_when_it_is_complete(
 
     monkeypatch.setattr(measured, "FOLDER", tmp_path)
     monkeypatch.setattr(claims, "level", lambda: 0.01)
-    apfl, fedala = (claim for claim in claims.CLAIMS if claim.item == claims.LARGEST)
-    command = "`comity reproduce confree-decisive --scale paper`"
+    apfl, fedala, _ = (claim for claim in claims.CLAIMS if claim.item == claims.LARGEST)
+    command = "`comity reproduce confree-decisive --scale paper`, about {} hours of one core for all"
+    ala, pfl = (
+        command.format(f"{claims._hours_of('confree-decisive', 'paper', method=m):.0f}") for m in decisive.METHODS
+    )
 
     def rows(**arms: int) -> tuple[list[str], list[str]]:
         kept_runs(tmp_path, {arm.replace("_", " + "): seeds for arm, seeds in arms.items()})
@@ -311,13 +317,13 @@ def test_each_method_of_the_decisive_experiment_is_judged_when_it_is_complete(
         return replace(fedala).row(0.01), replace(apfl).row(0.01)  # new ones, which have not looked yet
 
     measured.lines.cache_clear()
-    assert replace(fedala).row(0.01)[1:4] == ["not tested", "–", f"0 of 32 runs; {command}"]
+    assert replace(fedala).row(0.01)[1:4] == ["not tested", "–", f"0 of 32 runs; {ala}"]
     assert decisive.decisive_table() == "No finished run is in this table yet."
     rows(FedALA_Mean=8)  # one arm alone
     assert decisive.decisive() == "8 of 64 runs (FedALA + Mean: all 8 seeds)"
     assert "| FedALA + Mean | 8 | " in decisive.decisive_table()
     some, _ = rows(FedALA_Mean=6, FedALA_ConFREE=5)  # five seeds of eight
-    assert some[1:] == ["not tested", "–", f"11 of 32 runs; {command}", "–", "2.79"]
+    assert some[1:] == ["not tested", "–", f"11 of 32 runs; {ala}", "–", "2.79"]
     assert decisive.decisive() == "11 of 64 runs"
     assert "| FedALA + ConFREE | 5 | 34.20 ± 1.74 | 37.20 ± 1.74 | 38.20 ± 1.74 | 59.33 |" in decisive.decisive_table()
     gains = "| FedALA + ConFREE | Mean | 5 | 2.20 [2.00, 2.40] | 5.20 [5.00, 5.40] | 6.20 [6.00, 6.40] | 2.79 | – |"
@@ -325,7 +331,7 @@ def test_each_method_of_the_decisive_experiment_is_judged_when_it_is_complete(
     half, other = rows(FedALA_Mean=8, FedALA_ConFREE=8, APFL_Mean=1)
     assert half[1:3] == ["shown", "1 for, 0 against, of 1"]
     assert half[5:] == ["2.79"]
-    assert other[1:] == ["not tested", "–", f"1 of 32 runs; {command}", "–", "3.42"]
+    assert other[1:] == ["not tested", "–", f"1 of 32 runs; {pfl}", "–", "3.42"]
     assert decisive.decisive() == "17 of 64 runs (FedALA + Mean, FedALA + ConFREE: all 8 seeds)"
     assert "| FedALA + ConFREE | Mean | 8 | ↑ 2.35 [2.15, 2.55] | 5.35 [" in decisive.decisive_gains()
     (tmp_path / "confree-decisive").mkdir()

@@ -13,6 +13,7 @@ from comity.config import Config, read_yaml
 from comity.engine import RunPlan
 from comity.studies import Show, dry_run, examples, study
 from comity.studies._grid import SCALES, at_scale, expand, override, seeds_of
+from comity.studies._papers import published
 
 
 @pytest.mark.parametrize("name", examples())
@@ -56,6 +57,57 @@ def test_only_selects_blocks_with_their_own_nets() -> None:
     table2 = cells_of("confree-table2", "paper", {"only": {"participation": ["0.30"], "clients": [60]}})
     assert {(cell.participation, cell.clients) for cell in table2} == {(0.3, 60)}
     assert len(table2) == 6 * 2 * 2 * 3
+
+
+def c_by_method(name: str, **only: Any) -> dict[str, float]:
+    cells = cells_of(name, "paper", {"only": only})
+    return {str(cell.method): cell.rule.options["c"] for cell in cells if str(cell.rule) == "ConFREE"}
+
+
+def test_confree_has_the_papers_c_where_the_paper_reports_it() -> None:
+    first = {"APFL": 0.4, "FedROD": 0.6, "FedRep": 0.1, "FedCP": 0.4, "FedALA": 0.6, "FedPAC": 0.2}
+    second = {"APFL": 0.3, "FedROD": 0.8, "FedRep": 0.1, "FedCP": 0.6, "FedALA": 0.8, "FedPAC": 0.3}
+    for share, known in ((0.3, first), (0.6, second)):
+        rows = [row for row in published("confree-table3") if row.options["participation"] == str(share)]
+        for method, c in known.items():
+            own = {
+                row.options.get("rule.c"): row.results["accuracy"] for row in rows if row.options["method"] == method
+            }
+            assert own[str(c)] == max(own.values())
+        assert c_by_method("confree-table2", data="flowers102", participation=share) == known
+    assert c_by_method("confree-table2", data="flowers102", participation=1) == second
+    assert set(c_by_method("confree-table2", data="cifar100").values()) == {0.5}
+    for partition in ("pathological", "dirichlet"):
+        found = c_by_method("confree-table1", data="flowers102", partition=partition)
+        assert found == second | {"LG-FedAvg": 0.5, "Per-FedAvg": 0.5}
+    assert set(c_by_method("confree-table1", data="cifar10,cifar100,tiny-imagenet").values()) == {0.5}
+    for name in ("confree-table1", "confree-table2"):  # a rule that is given replaces those of every method
+        assert {str(cell.rule) for cell in cells_of(name, "paper", {"rule": "CALM"})} == {"CALM"}
+        assert {cell.rule.options.get("c") for cell in cells_of(name, "paper", {"rule.c": 0.7})} == {None, 0.7}
+
+
+@pytest.mark.parametrize("name", [name for name in examples() if name.startswith("fedpg")])
+def test_fedpg_chooses_rates_by_what_is_compared(name: str) -> None:
+    entries = read_yaml(examples()[name])
+    by = {scale: at_scale(entries, scale)["tune_by"] for scale in ("desk", "paper")}
+    assert by["desk"] == by["paper"] != "accuracy"
+
+
+def test_fedpgs_figure_has_several_values_of_s() -> None:
+    for scale in ("desk", "paper"):
+        cells = cells_of("fedpg-figure1", scale, {"only": {"method": "S-FedPG"}})
+        assert {cell.method.options["s"] for cell in cells} == {0, 1, 4}
+
+
+def test_fedora_has_as_many_tests_as_the_slides_imply() -> None:
+    (cell, *_) = cells_of("fedora-shifts", "paper", {"only": {"data": "cifar10"}})
+    assert cell.partition is not None
+    options = cell.partition.options
+    assert (cell.clients, options["groups"]) == (10, 5)  # clients k and k + 5 are similar
+    assert options["samples_per_client"] * cell.test_share == pytest.approx(128)
+    (cell, *_) = cells_of("fedora-four", "paper", {})
+    assert cell.partition is not None
+    assert cell.partition.options["samples_per_client"] * cell.test_share == pytest.approx(2000, abs=0.1)
 
 
 def test_one_data_set_cannot_replace_those_of_all_blocks() -> None:

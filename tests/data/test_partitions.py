@@ -214,6 +214,17 @@ def test_label_shift_mix_size_and_presence(clients: int, classes: int) -> None:
     assert top == pytest.approx(expected, abs=0.06)
 
 
+def test_label_shift_with_groups_has_pairs_of_clients_with_the_same_favourites() -> None:
+    table = counts(LabelShift(shift=0.8, groups=5, samples_per_client=320), toy([400] * 10), 10)
+    assert (table.sum(1) == 320).all()
+    favourites = [set(np.flatnonzero(row > 100)) for row in table]
+    assert all(len(each) == 2 for each in favourites)
+    assert favourites[:5] == favourites[5:]
+    assert len(set.union(*favourites[:5])) == 10
+    with pytest.raises(ComityError, match=r"groups must be at most 4, the clients or classes, got 5"):
+        counts(LabelShift(groups=5), toy([400] * 10), 4)
+
+
 def test_label_shift_uses_everything_when_it_can_and_zero_shift_is_the_mix_of_the_whole() -> None:
     assert counts(LabelShift(shift=0.5), toy([200] * 10), 10).sum() == 2000
     table = counts(LabelShift(shift=0.0), toy([600, 300, 100]), 5)

@@ -46,7 +46,7 @@ def test_a_search_takes_the_step_with_the_lowest_loss(tiny: Options) -> None:
     """With a handful of samples nobody can be said to be harmed: the mean loss alone decides."""
     shared = tiny | {"rounds": 1}
     found = run(**shared, rule={"name": "Mean", "length": "search"})
-    (stretch,) = {round(each, 4) for each in found.records[0].rule.stretch.values()}
+    (ratio,) = {round(each, 4) for each in found.records[0].rule.length_ratio.values()}
     clients = found.federation.clients
 
     def loss(length: float) -> float:
@@ -58,8 +58,8 @@ def test_a_search_takes_the_step_with_the_lowest_loss(tiny: Options) -> None:
         return float(torch.stack(values).mean())
 
     losses = {length: loss(length) for length in (0.5, 1.0, 1.5, 2.0, 3.0)}
-    assert stretch == min(losses, key=losses.__getitem__)
-    assert stretch != 1
+    assert ratio == min(losses, key=losses.__getitem__)
+    assert ratio != 1
     plain = run(**shared)
     model = 4 * plain.server.theta.numel()
     assert found.records[0].bytes.down - plain.records[0].bytes.down == 5 * (model + 5 * 8)
@@ -76,7 +76,7 @@ def test_any_method_with_one_shared_part_can_search(tiny: Options, method: str) 
             run(**options)
     else:
         done = run(**options)
-        assert all(record.rule is not None and record.rule.stretch for record in done.records)
+        assert all(record.rule is not None and record.rule.length_ratio for record in done.records)
 
 
 def test_the_same_bits_with_several_workers_and_after_a_resume(tiny: Options, tmp_path: Path) -> None:

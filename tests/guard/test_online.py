@@ -80,7 +80,7 @@ def test_on_no_sequence_is_more_log_loss_lost_to_the_own_model(own: float, share
         assert guards[-1].nats_bound == pytest.approx(spread)
 
 
-def test_on_any_stretch_the_own_models_floor_limits_the_loss() -> None:
+def test_over_any_rounds_the_own_models_floor_limits_the_loss() -> None:
     """However much the own model lost before: with a share s, ln(2/s) + a little for each label."""
     share, guard = 0.01, started(share=0.01)
     feed(guard, np.tile([1e-12, 1.0], (50, 1)))

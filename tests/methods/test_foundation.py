@@ -160,7 +160,7 @@ def test_weights_are_recorded_for_each_layer_and_round(tiny: Options) -> None:
         for row, lam in zip(weights.coefficients, weights.multipliers, strict=True):
             assert all(0 <= x <= 10 for x in lam)
             assert all(c - x >= 1 / tiny["clients"] - 1e-9 for c, x in zip(row, lam, strict=True))  # Projection's part
-        assert set(record.rule.stretch) == set(layers)
+        assert set(record.rule.length_ratio) == set(layers)
         assert record.rule.residual <= 1e-9
 
 

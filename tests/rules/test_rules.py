@@ -47,11 +47,11 @@ def test_the_step_scales_with_the_updates(rule, U, factor):
 @pytest.mark.parametrize("rule", [CALM(), ConFREE.released(0.5)])
 def test_scale_matters_where_the_published_rule_lets_it(rule):
     U = family("random", 5, 0)
-    stretched = rule(0.01 * U).norm() / (0.01 * rule(U).norm())
-    assert abs(float(stretched) - 1) > 0.05
+    lengthened = rule(0.01 * U).norm() / (0.01 * rule(U).norm())
+    assert abs(float(lengthened) - 1) > 0.05
 
 
-def test_literal_calm_stretches_short_updates_and_the_outcome_says_so():
+def test_literal_calm_lengthens_short_updates_and_the_outcome_says_so():
     U = family("random", 20, 0) / 6
     short = CALM(0.1, 10.0).apply(Updates(0.01 * U))
     assert float(short.length_ratio) > 10
@@ -136,7 +136,7 @@ def test_a_rule_by_layer_is_the_rule_on_each_layer(rule):
     assert outcome.coefficients.shape == (3, 6)
 
 
-def test_stretch_is_relative_to_the_plain_mean():
+def test_length_ratio_is_relative_to_the_plain_mean():
     layout = Layout([("a", (2,)), ("b", (2,))])
     U = torch.tensor([[1.0, 0, 1, 0], [1.0, 0, -1, 0]], dtype=torch.float64)
 

@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,10 +14,23 @@ from comity.__main__ import main
 from comity.config import Config, read_yaml
 from comity.metrics import OWN
 from comity.results import flatten
-from comity.studies import Show, _papers, beside, dry_run, examples, overview, study
+from comity.results.schema import Seconds
+from comity.studies import Show, _papers, _runs, beside, dry_run, examples, overview, study
 from comity.studies._cost import NOMINAL, _flops, seconds
-from comity.studies._grid import SCALES, at_scale, expand, has_own_rule
-from comity.studies._papers import FOLDER, Published, Row, differences, items, missing, published, searched, times_of
+from comity.studies._grid import SCALES, Names, at_scale, expand, has_own_rule
+from comity.studies._papers import (
+    FOLDER,
+    NOT_IN_PAPER,
+    Published,
+    Row,
+    differences,
+    items,
+    missing,
+    published,
+    published_for,
+    searched,
+    times_of,
+)
 
 FILES = sorted(path.stem for path in FOLDER.glob("*.csv"))
 SMALL: dict[str, Any] = {"data": "digits", "clients": 3, "model": "mlp", "rounds": 2, "eval_every": 1, "jobs": 1}
@@ -24,8 +39,11 @@ NOT_HERE = {("fedora-balanced", "cifar10", name) for name in ("FedProx", "pFedHN
 
 
 def paper_cells(example: str) -> list[Config]:
-    entries = read_yaml(examples()[example])
-    return expand(at_scale(entries, "paper") | {"seeds": 1})
+    return cells_at(example, "paper")
+
+
+def cells_at(example: str, scale: str) -> list[Config]:
+    return expand(at_scale(read_yaml(examples()[example]), scale) | {"seeds": 1})
 
 
 def said(*arguments: Any, **options: Any) -> list[str]:
@@ -141,7 +159,32 @@ def test_published_numbers_stand_beside_ours(tmp_path: Path, monkeypatch: pytest
     assert "Paper: Table 9." in text
     assert "optimistic" in text
     monkeypatch.setattr(_papers, "published", lambda _: rows[1:])
-    assert beside(done, "confree-table3") == ""
+    assert beside(done, "confree-table3") == f"{NOT_IN_PAPER}\n"
+    assert beside(done, "fedcalm-figure6") == ""  # a figure without numbers
+
+
+@pytest.mark.parametrize("name", sorted({item.example for item in items() if item.published}))
+def test_no_cell_below_the_papers_scale_has_its_numbers_beside_it(name: str) -> None:
+    entries = read_yaml(examples()[name])
+    for scale in [scale for scale in SCALES if scale in entries and scale != "paper"]:
+        cells = cells_at(name, scale)
+        flat = [flatten(cell.plain(), own_rule=has_own_rule(cell)) for cell in cells]
+        fits = any(row.fits(options) for row in published_for(name) for options in flat)
+        assert fits == (
+            name in {"confree-decisive", "fedcalm-decisive", "fedora-four"}
+        )  # the papers' settings, fewer rounds
+
+
+def test_a_published_number_belongs_to_one_partition() -> None:
+    shifted = cells_at("fedora-shifts", "desk")
+    assert {str(cell.data) for cell in shifted} == {"fashion-mnist"}
+    rows = [row for row in published("fedora-balanced") if row.options["data"] == "fashion-mnist"]
+    for cell in shifted:
+        options = flatten(cell.plain(), own_rule=has_own_rule(cell))
+        assert not any(row.fits(options) for row in rows)
+        if cell.method.name == "FEDORA":
+            turned = flatten(cell.with_(partition="rotated").plain(), own_rule=has_own_rule(cell))
+            assert [row.results["accuracy"] for row in rows if row.fits(turned)] == [74.33]
 
 
 def test_differences_to_the_paper() -> None:
@@ -191,6 +234,51 @@ def test_a_dry_run_times_the_cheapest_cell_only(tmp_path: Path, monkeypatch: pyt
     assert lines[1].startswith("First estimate, from stored costs: ")
     assert lines[2].startswith("  measured: a round of the cheapest run")
     assert lines[-1].startswith("Estimate for this machine: ")
+
+
+@pytest.mark.parametrize(
+    ("wall", "cpu", "expected"),
+    [
+        ((40, 40, 40), (10, 20, 40), (5.0, 2.5, 2.5)),  # in the first round three quarters of the time were others'
+        ((40, 20, 40), (20, 20, 20), (10.0, 5.0, 5.0)),
+        ((40, 40, 40), (160, 160, 160), (20.0, 10.0, 10.0)),  # four threads on four cores
+    ],
+)
+def test_time_in_which_other_programs_have_the_cores_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+    wall: tuple[float, ...],
+    cpu: tuple[float, ...],
+    expected: tuple[float, float, float],
+) -> None:
+    now = {"wall": 0.0, "cpu": 0.0}
+
+    def slowly(*, stop: Callable[[], bool], plan: Any) -> Any:
+        assert plan.config.device == "cpu"
+        assert not stop()
+        records = [SimpleNamespace(seconds=Seconds(train=18.0, aggregate=2.0, evaluate=10.0)) for _ in wall]
+        for each in zip(wall, cpu, strict=True):
+            for clock, passed in zip(now, each, strict=True):
+                now[clock] += passed
+            stop()
+        return SimpleNamespace(records=records, server=SimpleNamespace(record=records[-1]))
+
+    monkeypatch.setattr(_runs, "perf_counter", lambda: now["wall"])
+    monkeypatch.setattr(_runs, "process_time", lambda: now["cpu"])
+    monkeypatch.setattr(_runs, "run", slowly)
+    config = Config.of({"data": "digits", "general_every": "never"})
+    assert _runs.Runs().time_one_round(config) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", sorted({item.example for item in items() if item.example}))
+def test_a_dry_run_announces_no_empty_list_of_differences(name: str) -> None:
+    for scale in ("desk", "paper"):
+        entries, cells, lines = at_scale(read_yaml(examples()[name]), scale), cells_at(name, scale), list[str]()
+        _papers.report_differences(name, entries, cells, Names(cells), lines.append)
+        assert lines[0].startswith("For ")
+        assert lines[0].endswith("What differs from the paper:") == (len(lines) > 1 and lines[1].startswith("  "))
+        assert (lines[-1] == NOT_IN_PAPER) == (
+            scale == "desk" and bool(published_for(name)) and "decisive" not in name and name != "fedora-four"
+        )
 
 
 def test_a_dry_run_of_an_example_says_what_differs_and_what_is_missing(

@@ -23,7 +23,8 @@ def reproduce(options: StudyOptions, example: str | None = None, *, list: bool =
     The examples are studies; `comity list examples` lists them and shows where their files are. Options on the command
     line override those in an example's file. --scale desk takes minutes, --scale night one night, and --scale paper
     uses the published sizes. --dry-run estimates the time and lists missing data sets and differences from the paper.
-    If a configuration is in the paper, its published number is printed next to yours and written to published.md.
+    If a configuration is in the paper, its published number is printed next to yours and written to published.md;
+    if none is, a line says so.
 
     Examples:
         comity reproduce demo

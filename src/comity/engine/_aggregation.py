@@ -77,7 +77,7 @@ def record_step(server: "Server", group: str, updates: Updates, outcome: Outcome
     conflict.loss_change_by_others += change.others
     rule = record.rule = record.rule or RuleNote(certificate=outcome.certificate)
     rule.residual = max(rule.residual, outcome.residual)
-    rule.stretch |= dict(zip(layers, outcome.length_ratio.tolist(), strict=True))
+    rule.length_ratio |= dict(zip(layers, outcome.length_ratio.tolist(), strict=True))
     prefix = f"{group}/" if group else ""
     rule.choice |= {prefix + name: weight for name, weight in server.rule.choice.items()}
     rule.verdicts |= {prefix + name: Verdict(change=c, harmed=h) for name, (c, h) in server.rule.verdicts.items()}

@@ -215,8 +215,8 @@ class RuleNote(Record, kw_only=True):
 
     certificate: str
     residual: Real = 0.0
-    stretch: dict[str, Real] = {}
-    """Length ratio by layer: length of the step divided by that of the plain mean."""
+    length_ratio: dict[str, Real] = msgspec.field(name="stretch", default_factory=dict)
+    """By layer: length of the step divided by that of the plain mean. Files keep the field's former name."""
     choice: dict[str, Real] = {}
     """Weights of the candidates of a rule that chooses among others. The heaviest made the step."""
     verdicts: dict[str, Verdict] = {}

@@ -51,8 +51,17 @@ def override(entries: Mapping[str, Any], options: Mapping[str, Any]) -> Entries:
     different ones is rejected: their networks and partitions would not fit it.
     """
 
+    def without_rules(method: Any) -> Any:
+        """A listed method without its own rules or guards, if those of all are given."""
+        named = {"rule", "guard"} & options.keys()
+        return (
+            {key: value for key, value in method.items() if key not in named} if isinstance(method, Mapping) else method
+        )
+
     def without_options(some: Mapping[str, Any]) -> Entries:
         kept = {key: value for key, value in some.items() if not {key, owner(key)} & options.keys()}
+        if isinstance(kept.get("method"), list):
+            kept["method"] = [without_rules(each) for each in kept["method"]]
         return kept | ({"sweep": without_options(section(kept, "sweep"))} if "sweep" in kept else {})
 
     below = dict(entries)
@@ -65,8 +74,8 @@ def override(entries: Mapping[str, Any], options: Mapping[str, Any]) -> Entries:
         below["sweep"] = without_options(section(entries, "sweep"))
     if "grid" in entries:
         below["grid"] = [without_options(entry) for entry in _grids(entries)]
-    if "rule" in options and isinstance(entries.get("method"), list):
-        below["method"] = [without_options(each) if isinstance(each, Mapping) else each for each in entries["method"]]
+    if isinstance(entries.get("method"), list):
+        below["method"] = [without_rules(each) for each in entries["method"]]
     pixels = {key: value for key, value in Overlay(entries).items() if key == "data.centred"}
     return Overlay(below, options) | {key: value for key, value in pixels.items() if key not in Overlay(options)}
 
@@ -127,10 +136,10 @@ def callback_names(entries: Mapping[str, Any]) -> tuple[str, ...]:
 
 def section(entries: Mapping[str, Any], name: str) -> Entries:
     """A mapping in a study's file: ``sweep``, ``tune``, or a scale."""
-    lines = entries.get(name) or {}
-    if not isinstance(lines, Mapping):
-        raise ComityError(f"{name} must hold `option: value` lines, got {lines!r}")
-    return dict(lines)
+    found = entries.get(name) or {}
+    if not isinstance(found, Mapping):
+        raise ComityError(f"{name} must hold `option: value` lines, got {found!r}")
+    return dict(found)
 
 
 def _grids(entries: Mapping[str, Any]) -> list[Entries]:

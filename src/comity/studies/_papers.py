@@ -31,6 +31,10 @@ FOLDER = Path(str(files("comity"))) / "examples" / "published"
 MEASURED = ("accuracy", "S-acc", "G-acc", "global", "relative", "gaining")
 """Result columns of the files of published numbers; columns of a study's table have the same names."""
 PEAK = "peak"
+NOT_IN_PAPER = (
+    "No configuration of this study is in the paper's tables, so there are no published numbers to compare with; "
+    "--scale paper has the paper's setting."
+)
 MOST_VALUES = 5  # values of the paper that a line lists
 NOT_COMPARED = ("eval_every", "general_every", "reference", "control", "metric", "device")
 """Options of a run about how and where it is evaluated, not listed as differences."""
@@ -91,17 +95,21 @@ def _is_option(key: str) -> bool:
     return key not in MEASURED and not key.endswith(" std") and not key.startswith("client ")
 
 
+def published_for(example: str) -> list[Published]:
+    """The published rows of the tables that an example reproduces."""
+    names = dict.fromkeys(name for each in items() if each.example == example for name in each.published)
+    return [row for name in names for row in published(name)]
+
+
 def beside(study: LoadedStudy, example: str) -> str:
-    """Published numbers next to those of a study, as a Markdown table; empty if no cell is in the paper."""
-    names = list(dict.fromkeys(name for each in items() if each.example == example for name in each.published))
-    found = [
-        (cell, row)
-        for cell in study.cells
-        for row in (row for name in names for row in published(name))
-        if cell.finished and row.fits(_options_of(cell))
-    ]
+    """Published numbers next to those of a study, as a Markdown table, or a line that says that there are none.
+
+    Empty if the example reproduces no table, or no run is finished.
+    """
+    rows, cells = published_for(example), [cell for cell in study.cells if cell.finished]
+    found = [(cell, row) for cell in cells for row in rows if row.fits(_options_of(cell))]
     if not found:
-        return ""
+        return f"{NOT_IN_PAPER}\n" if rows and cells else ""
     columns = {column.name: column for column in COLUMNS}
     measured = [name for name in MEASURED if any(name in row.results for _, row in found)]
     heads = ["", *(f"{columns[name].heading}: {who}" for name in measured for who in ("paper", "here"))]
@@ -240,7 +248,19 @@ def report_differences(
     ours = [each for each in items() if each.example == example]
     if not ours:
         return
-    say(f"For {', '.join(each.item for each in ours)}. What differs from the paper:")
+    lines = [f"  {text}" for text in _differences_in_words(example, entries, cells, names)]
+    lines += [f"  at every scale: {text}" for text in dict.fromkeys(text for each in ours for text in each.differs)]
+    known = "What differs from the paper:" if lines else "No difference from the paper's setting is known."
+    for line in (f"For {', '.join(each.item for each in ours)}. {known}", *lines):
+        say(line)
+    rows, joined = published_for(example), [cell for cell in cells if not cell.is_local]
+    flat = [flatten(cell.plain(), own_rule=has_own_rule(cell)) for cell in joined]
+    if rows and not any(row.fits(options) for row in rows for options in flat):
+        say(NOT_IN_PAPER)
+
+
+def _differences_in_words(example: str, entries: Entries, cells: Sequence[Config], names: Names) -> Iterable[str]:
+    """Differences of all cells, then of some."""
     whole = read_yaml(examples()[example])
     if "paper" in whole:
         theirs = at_scale(whole, "paper")
@@ -249,7 +269,7 @@ def report_differences(
         found = differences(kept, paper, tune)
         shared = [text for text in found[0] if all(text in texts for texts in found)]
         for text in (*shared, *searched(tune, section(theirs, "tune"), paper)):
-            say(f"  all cells: {text}")
+            yield f"all cells: {text}"
         some: dict[str, list[str]] = {}
         for cell, texts in zip(kept, found, strict=True):
             for text in texts:
@@ -257,6 +277,4 @@ def report_differences(
         for text, titles in some.items():
             if text not in shared:
                 others = f" and {len(titles) - 1} more" if len(titles) > 1 else ""
-                say(f"  {titles[0]}{others}: {text}")
-    for text in dict.fromkeys(text for each in ours for text in each.differs):
-        say(f"  at every scale: {text}")
+                yield f"{titles[0]}{others}: {text}"

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from functools import cached_property
-from itertools import count
-from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from time import perf_counter, process_time
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from comity._errors import ComityError
 from comity._threads import one_thread
@@ -97,15 +97,44 @@ class Runs:
                 RunPlan(cell, federation).site  # noqa: B018
 
     def time_one_round(self, config: Config) -> tuple[float, float, float]:
-        """Seconds to train and aggregate a round, to evaluate it, and to do so with S-acc and G-acc; without guard."""
+        """Seconds to train and aggregate a round, to evaluate it, and to do so with S-acc and G-acc; without guard.
+
+        On the CPU, time in which other programs had the cores does not count: it is the processor time, or the time
+        that passed by the clock if several threads used more.
+        """
         quiet = {"track": (), "guard": None, "reference": "none", "control": "none", "out": None, "eval_every": 1}
-        asked, started = count(), perf_counter()
-        plan = self.plan(config.with_(**quiet))
-        done = run(plan=plan, stop=lambda: next(asked) > (0 if perf_counter() - started > QUICK_RUN else 2))
-        seconds = copy(min((record.seconds for record in done.records), key=lambda each: each.train + each.aggregate))
+        plan, marks = self.plan(config.with_(**quiet)), list[Clock]()
+
+        def enough() -> bool:
+            marks.append(_clock())
+            return len(marks) > (1 if marks[-1].wall - marks[0].wall > QUICK_RUN else 3)
+
+        done = run(plan=plan, stop=enough)
+        on_cpu = plan.config.device == "cpu"  # on a GPU the process mostly waits for it
+        shares = [after.share(before) if on_cpu else 1.0 for before, after in pairwise(marks)]
+        timed = [(share, copy(record.seconds)) for share, record in zip(shares, done.records, strict=True)]
+        share, seconds = min(timed, key=lambda each: each[0] * (each[1].train + each[1].aggregate))
+        general = share * seconds.evaluate
         if any(config.general_in(round) for round in range(1, config.last_round + 1) if config.evaluates_in(round)):
+            before = _clock()
             done.server.evaluate(general=True)
-        return seconds.train + seconds.aggregate, seconds.evaluate, done.server.record.seconds.evaluate
+            general = done.server.record.seconds.evaluate * (_clock().share(before) if on_cpu else 1.0)
+        return share * (seconds.train + seconds.aggregate), share * seconds.evaluate, general
+
+
+class Clock(NamedTuple):
+    """Time that passed by the clock, and the processor time of this process, in seconds."""
+
+    wall: float
+    cpu: float
+
+    def share(self, before: "Clock") -> float:
+        """The share of the time since ``before`` in which this process had a core."""
+        return min(1.0, (self.cpu - before.cpu) / (self.wall - before.wall))
+
+
+def _clock() -> Clock:
+    return Clock(perf_counter(), process_time())
 
 
 def estimate(plan: "StudyPlan", finished: Callable[[Config], bool], show: Show, *, quick: bool = False) -> float:
@@ -194,6 +223,7 @@ def _refined(
     else:
         total = here / stored * sum(runs[key] * modelled[key] for key in configs)
     title = plan.names.title(config).rpartition(", seed")[0]
-    show.say(f"  measured: a round of the cheapest run, {title}, {sum(measured[:2]):.2f} s, {config.last_round} rounds")
+    taken = f"{sum(measured[:2]):.2f} s of CPU time" if config.device == "cpu" else f"{sum(measured[:2]):.2f} s"
+    show.say(f"  measured: a round of the cheapest run, {title}, {taken}, {config.last_round} rounds")
     show.say(f"Estimate for this machine: {duration(total / plan.most)}.")
     return total / plan.most

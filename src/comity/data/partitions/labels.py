@@ -162,13 +162,20 @@ class LabelShift(Sized):
 
     Options:
         shift: share of a client's samples that comes from its favourite classes
+        groups: number of groups with the same favourite classes: client k is in group k mod groups; by default one per
+            client, or per class if there are fewer
     """
 
     shift: ShareBelowOne = 0.5
+    groups: Count | None = None
 
     def share(self, dataset: Dataset, clients: int, random: np.random.Generator) -> list[Share]:
         samples = np.bincount(dataset.y, minlength=dataset.classes)
-        mixes = self._mixes(samples, clients, random)
+        most = min(clients, int(np.count_nonzero(samples)))
+        groups = most if self.groups is None else self.groups
+        if groups > most:
+            raise ComityError(f"partition.groups must be at most {most}, the clients or classes, got {groups}")
+        mixes = self._mixes(samples, clients, groups, random)
         weights = self.weights(clients)
         if self.samples_per_client is not None:
             sizes = self.sizes(len(dataset), clients)
@@ -196,11 +203,11 @@ class LabelShift(Sized):
             )
         return deal(dataset, counts, random)
 
-    def _mixes(self, samples: Ints, clients: int, random: np.random.Generator) -> NDArray[np.float64]:
+    def _mixes(self, samples: Ints, clients: int, groups: int, random: np.random.Generator) -> NDArray[np.float64]:
         """(clients, classes) class proportions of each client."""
         p = samples / samples.sum()
         present = random.permutation(np.flatnonzero(samples))
-        turns = np.array_split(present, min(clients, len(present)))
+        turns = np.array_split(present, groups)
         mixes = np.tile((1 - self.shift) * p, (clients, 1))
         for client in range(clients):
             favourites = turns[client % len(turns)]
