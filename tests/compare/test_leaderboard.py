@@ -109,7 +109,7 @@ def test_thresholds_of_a_numeric_target_are_named() -> None:
     board = Leaderboard(
         [local("traffic"), result("traffic", "FedAvg", 1.0), local("air"), result("air", "FedAvg", 1.0)]
     )
-    (note,) = (note for note in board.notes if "numeric target" in note)
+    (note,) = (note for note in board.notes if "Numeric targets" in note)
     assert note.endswith("no regression: traffic (60).")
     assert not any("numeric target" in note for note in Leaderboard([*map(local, "ab"), *BOTH]).notes)
 
