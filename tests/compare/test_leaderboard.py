@@ -111,7 +111,7 @@ def test_thresholds_of_a_numeric_target_are_named() -> None:
     )
     (note,) = (note for note in board.notes if "Numeric targets" in note)
     assert note.endswith("no regression: traffic (60).")
-    assert not any("numeric target" in note for note in Leaderboard([*map(local, "ab"), *BOTH]).notes)
+    assert not any("Numeric targets" in note for note in Leaderboard([*map(local, "ab"), *BOTH]).notes)
 
 
 def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
