@@ -248,7 +248,7 @@ def test_a_page_that_follows_keeps_its_place(tab: Browser, tmp_path: Path) -> No
     for rule in ("Mean", "CALM"):
         make(tmp_path / f"b-{rule}", [0.6, 0.7, 0.5], alone=[0.5] * 3, rule=rule, rounds=9, done=3)
     file = tmp_path / "r.html"
-    write_text(file, page(LoadedStudy(tmp_path), live=0.3))
+    write_text(file, page(LoadedStudy(tmp_path), live=1.5))
     tab.open(file, DESK)
     tab.click("#plot-convergence .segments[aria-label=over] button:nth-child(2)")
     tab.click('#plot-weights [aria-label="method and rule"] button:nth-child(2)')
