@@ -39,7 +39,7 @@ settings](method-details.md), other words in the [glossary](glossary.md).
   mixing*: the method combines models (FedProto: prototypes) in its own way, without a rule.
 - *kept*: what a client stores between rounds. *Down*, *up*: what a client receives and sends per round. The unit of
   these three columns is the size of the model. They were measured with an MLP of {size:,} parameters and {clients}
-  clients. For kNN-Per, the size includes the memory of samples, which is not sent; so its other parts look small.
+  clients. For kNN-Per, the size includes the memory of samples, which is not sent; so *down* and *up* look small.
 
 | method | paper | shares | rule acts on | kept | down | up |
 |---|---|---|---|--:|--:|--:|
@@ -48,7 +48,7 @@ DETAILS = """\
 # Methods: equations and published settings
 
 For each [method](methods.md), this page has its equations, its settings in the paper, and what public code does
-differently. With other settings a method can look stronger or weaker in a comparison.
+differently.
 
 - *Paper*: ° marks settings that we took from other sources and did not check in the paper.
 - *Public code*: as of 2025. *Authors* means the code of the paper's authors. PFLlib, FL-bench and easyFL are

@@ -29,7 +29,7 @@ class Metric:
     meaning: str
     """One sentence for a tooltip or a help page."""
     compute: Callable[["Judgement"], float | None] | None = None
-    """Value for one client, or ``None``; by default the extension's note named ``field``."""
+    """Value for one client, or ``None``; by default ``judgement.notes[field]``, which an extension sets."""
     _: KW_ONLY
     field: str = ""
     """Name in a client's reply; by default the key with underscores."""
@@ -38,7 +38,7 @@ class Metric:
     digits: int = 2
     low: float = -math.inf
     high: float = math.inf
-    """Largest valid value (``low``: smallest); a reply outside is rejected."""
+    """Largest valid value; ``low`` is the smallest. Replies outside are rejected."""
     better: Literal["higher", "lower", "neither"] = "higher"
     always: bool = False
     """Whether every evaluation of every client has it."""

@@ -40,7 +40,7 @@ class ClientRow:
     """Number of test samples, each counted once."""
     value: float
     local: float
-    """The deciding metric of the client's local model (``value``: of its model here), mean over runs."""
+    """Metric that decides, of the client's local model, mean over runs; ``value`` is that of its joined model."""
     gain: float
     """Positive if joining is better."""
     low: float

@@ -23,8 +23,8 @@ class Dataset:
     also be the other axis; there must be fewer channels than time steps or pixels per side. Three dimensions are a
     series unless they are uint8 or square. uint8 pixels are scaled to [-1, 1], or to [0, 1] if not ``centred``. Floats
     are used as given, unless ``standardise`` (the default for vectors and series): then every feature or channel gets
-    mean 0 and standard deviation 1 over the training samples of all clients except newcomers, and NaN marks a missing
-    value, which becomes the mean.
+    mean 0 and standard deviation 1 over the training and validation samples of all clients except newcomers, and NaN
+    marks a missing value, which becomes the mean.
 
     A column named ``client`` assigns each sample to its client (the data set then has its own partition, ``Natural``);
     a column named ``test`` beside it marks test samples. Without ``client``, a column ``domain`` defines the clients if

@@ -129,14 +129,14 @@ class Extension:
         rows: int,
         columns: Sequence[str],
     ) -> Tensor | None:
-        """The sum over all clients of the answers to a verb with ``summed``, (rows, columns) float64.
+        """The sum over all clients of the tensor that a verb names in ``Verb.summed``, (rows, columns) float64.
 
         ``None`` if the server got single answers, which it then adds up itself.
         """
         return None
 
     def unused(self, server: "Server") -> str | None:
-        """A warning for a round in which the method aggregated nothing by the rule."""
+        """A warning for a round in which the method did not apply the rule."""
         return None
 
     def after_round(self, run: "Run") -> None:

@@ -43,7 +43,7 @@ class WithRule(Strategy):
     send, is dropped, logged and counted. ``clip="median"`` first scales longer updates down to the median length.
     Updates are weighted by the strategy's own key, ``num-examples`` by default. A rule that needs losses gets the
     metric ``loss_key``, which should be the loss of the model as received. With ``sketch=1024`` the rule gets sketches
-    of this many numbers per layer, or with a number below 1 as many as give cosines this standard error; the update is
+    of 1,024 numbers per layer; a value below 1 is the standard error that estimated cosines should have. The update is
     still the exact combination of what was sent.
 
     Each round's metrics contain, beside the strategy's own: ``conflict-rate`` (share of conflicting pairs, mean over

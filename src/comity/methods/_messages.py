@@ -61,8 +61,8 @@ class Question(Payload):
     by_class: bool = False
     """For evaluation, set by the engine: whether to measure balanced accuracy and AUC too, which takes longer."""
     factors: Tensor | None = None
-    """For a trial of steps, set by the engine: multiples of the steps from the client's starting point to each row of
-    ``theta``."""
+    """For a trial, set by the engine: factors by which each step is multiplied. A step leads from the client's starting
+    point to a row of ``theta``."""
 
 
 class Message(Question):

@@ -42,7 +42,7 @@ class Method(Generic[M, R]):
     sums_only: ClassVar[bool] = False
     """Whether ``merge`` uses replies only through ``server.aggregate``, as masked sums require."""
     own_steps: ClassVar[bool] = False
-    """Whether the client half takes gradients of single batches (``model.gradients``): C may then compute them."""
+    """Whether the client half calls ``model.gradients`` for single batches; these may then be computed in C."""
     mixes_models: ClassVar[bool] = False
     """Whether the server mixes models itself: no rule is applied and there is no global model."""
     brings_rule: ClassVar[bool] = False
@@ -141,7 +141,7 @@ class Method(Generic[M, R]):
         return self.message(theta=server.theta)
 
     def welcome(self, server: Server, cid: int, last: R | None) -> M:
-        """The message to a client that joins after training: the first one, and one after each ``last`` reply.
+        """The message to a client that joins after training; ``last`` is its latest reply, or ``None``.
 
         ``server.store`` is a copy here; a newcomer's changes to it are discarded.
         """

@@ -30,8 +30,8 @@ class FedAS(Method[Message, FisherReply]):
     x)‖² over batches.
 
     Departures:
-        - Details follow PFLlib's code, with one exception: each client aligns its own copy of the received body. In
-          PFLlib all clients change the same body, one after another.
+        - Alignment and weights follow PFLlib's code, except that each client aligns its own copy of the received body.
+          In PFLlib all clients change the same body, one after another.
         - BatchNorm's statistics are averaged with the same weights as the body.
 
     Options:

@@ -9,12 +9,8 @@ class FedBN(FedAvg):
     Paper: Li et al., ICLR 2021.
 
     Equation: FedAvg on all parameters except the scale, shift, mean and variance of BatchNorm, which stay with the
-    client.
-
-    Departures:
-        - If the network has no BatchNorm, the result is bit-identical to FedAvg.
-        - To keep only mean and variance with the client, but average scale and shift, use FedAvg with ``--buffers
-          local``.
+    client. If the network has no BatchNorm, the result is bit-identical to FedAvg. To keep only mean and variance with
+    the client, but average scale and shift, use FedAvg with ``--buffers local``.
 
     Options:
         personal_model: model that a client uses: the global model with its own BatchNorm layers, its model after local

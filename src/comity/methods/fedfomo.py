@@ -26,9 +26,9 @@ class FedFomo(Method[OthersModels, WeighedReply]):
     Paper: Zhang et al., ICLR 2021.
 
     Equation: The client measures its validation loss L of several models: those that it downloads, and its own after
-    its last training. Let *before* be the model from which that training started. Model n has the weight (L(before) −
-    L(theta_n)) / ‖theta_n − before‖. The client trains from before + Σ weight (theta_n − before), over the models with
-    positive weights, scaled to sum to 1.
+    its last training. Let theta_0 be the model from which that training started. Model n has the weight (L(theta_0) −
+    L(theta_n)) / ‖theta_n − theta_0‖. The client trains from theta_0 + Σ weight (theta_n − theta_0), over the models
+    with positive weights, scaled to sum to 1.
 
     The server sums all weights, also negative ones, per pair of clients, and sends each client the models with its
     largest sums. The personal model is the one after the client's last training.

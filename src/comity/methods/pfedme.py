@@ -25,8 +25,8 @@ class PFedMe(Method):
     Options:
         lam: strength of the pull towards the global model
         K: gradient steps per batch
-        personal_lr: learning rate of these steps, below 1/lam; the authors take 0.01 for synthetic data and 0.09 for
-            MNIST
+        personal_lr: learning rate of these steps, best below 1/lam; the authors take 0.01 for synthetic data and 0.09
+            for MNIST
         eta: learning rate of the client's copy of the global model (none = the run's --lr)
         beta: how far the server moves the global model towards the average of the clients' copies (1 = to the average,
             0 = not at all)

@@ -70,7 +70,7 @@ class SplitGP(Method):
           keep their part.
         - A client uses the model after its last training, as in the FedPG papers.
         - BatchNorm's statistics belong to the client part.
-        - The rule of the run replaces the averages.
+        - The server combines all parts by the run's rule instead of averaging them.
         - A network is split before its head if it has no convolutions, or no layers between them and the head.
 
     Options:

@@ -38,10 +38,10 @@ class Model:
 
     ``read`` and ``write`` move vectors out of and into the network. A part is a child of the network (``body``,
     ``head``, whatever a method adds) or ``buffers``: the running statistics of BatchNorm, which follow the body to the
-    server (policy ``average``) or stay with the client (``local``). With ``local_norm`` so do BatchNorm's parameters:
-    they are a part of their own, ``batchnorm``. Three names stand for several parts: ``shared``, ``personal`` and
-    ``all``. Integer counters are no part of any vector; see ``counters``. ``empty`` gives the memory of what is read;
-    with ``compiled``, which ``can_compile`` must allow, gradients are computed in C.
+    server (policy ``average``) or stay with the client (``local``). With ``local_norm`` BatchNorm's parameters stay
+    with the client too, as the part ``batchnorm``. Three names stand for several parts: ``shared``, ``personal`` and
+    ``all``. Integer counters are not in any vector; see ``counters``. ``empty`` allocates the vectors that ``read``
+    returns. ``compiled`` computes gradients in C; it needs a model for which ``can_compile`` is true.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Model:
             raise ComityError(f"model {type(net).__name__} has parameters outside its submodules; put them in `body`")
         self._empty, self._compiled = empty, compiled
         self.held: tuple[weakref.ref[Tensor], list[tuple[int, int]]] | None = None
-        """What ``hold`` wrote, and torch's count of changes to it and to the network; steps in C forget it."""
+        """What ``hold`` wrote, with torch's version counters of vector and network; reset by steps in C."""
         self.net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         norms = [layer for layer in net.modules() if isinstance(layer, _BatchNorm) and local_norm]
         own = {id(tensor): tensor for layer in norms for tensor in layer.parameters()}
@@ -159,7 +159,7 @@ class Model:
 
     @contextmanager
     def training(self, *names: str) -> Iterator[list[Tensor]]:
-        """Training mode, with gradients for the parameters of these parts alone."""
+        """Training mode, with gradients for the parameters of these parts only."""
         params = self.parameters(*names)
         if not params and names in (("body",), ("head",)):
             raise ComityError(f"nothing is learnt in the {names[0]} of model {type(self.net).__name__}; take another")
@@ -190,8 +190,8 @@ class Model:
     def gradients(self, *names: str, on_features: FeatureLoss | None = None) -> GradientOfBatch:
         """A function of a batch ``(x, y)``: its loss, and the gradient by the parameters of these parts, in order.
 
-        ``on_features`` is added to the cross-entropy of head and body. The bits are those of ``torch.autograd.grad``,
-        unless gradients are compiled.
+        ``on_features`` is added to the cross-entropy of head and body. The result is bit-identical to
+        ``torch.autograd.grad``, unless gradients are compiled.
         """
         if (layers := chain_of(self.net)) is not None:
             if self._compiled and on_features is None:
@@ -217,7 +217,7 @@ class Model:
 
     @cached_property
     def twin(self) -> "Model":
-        """A second network for methods that train two at once; to build one costs as much as some steps."""
+        """A second network, for methods that train two at once. It is kept, because building one takes time."""
         return copy.deepcopy(self)
 
     def features(self, x: Tensor) -> Tensor:
@@ -226,7 +226,7 @@ class Model:
         return features
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The network under its own names, contiguous: what is exported."""
+        """The network's tensors under its own names, contiguous, for export."""
         return {
             name: tensor.detach().clone(memory_format=torch.contiguous_format)
             for name, tensor in self.net.state_dict().items()

@@ -33,7 +33,7 @@ SIMILAR = "similar gained"
 
 @dataclass(frozen=True)
 class Answer:
-    """The estimate of a logistic regression about joining."""
+    """An estimate of whether joining pays, by logistic regression."""
 
     rows: Sequence[ClientRow]
     """One row per client: global against own logistic regression, by the metric that decides."""

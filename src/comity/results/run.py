@@ -54,7 +54,7 @@ def show(value: Any, key: str = "") -> str:
 
 
 class LoadedRun:
-    """One run, read on access. Parts that do not exist yet, because the run continues, are empty."""
+    """One run, read on access. Parts that do not exist yet are empty."""
 
     def __init__(self, path: Path | str) -> None:
         self.folder = RunFolder(path)

@@ -337,7 +337,7 @@ class Result(Fixed, kw_only=True, frozen=True):
     newcomers: Newcomers | None = None
     mean_against: Share | None = None
     rule_against: Share | None = None
-    """Mean share of clients whose loss the rule's step increases (``mean_against``: the plain mean)."""
+    """Mean share of clients whose loss the rule's step increases; ``mean_against`` is the same for the plain mean."""
     epsilon: float | None = None
     """Total epsilon at delta = dp_delta; None without noise."""
     conflict_error: Share = 0.0

@@ -17,7 +17,7 @@ class Gain(Fixed, kw_only=True, frozen=True):
     gain: Real
     low: Real
     high: Real
-    """Upper end of the 95 % interval (``low``: lower end); null if unknown."""
+    """Upper end of the 95 % interval, null if unknown; ``low`` is the lower end."""
     state: State
     detectable: Real
     """Smallest loss that would be detected with 80 % power; null if no loss would be."""

@@ -136,7 +136,7 @@ class Rule(_Declared):
 
     @property
     def choice(self) -> dict[str, float]:
-        """Weights of the choices, if the rule chooses among others; the largest weight made the last step."""
+        """Weights of the choices, if the rule tries several; the one with the largest weight made the last step."""
         return {}
 
     @property

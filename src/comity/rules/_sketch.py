@@ -55,7 +55,7 @@ class Sketch:
         return [layer.stop - layer.start <= self.k for layer in layout.layers]
 
     def needs(self, layout: Layout, count: int) -> int:
-        """Upper bound in bytes: the folded updates of the widest layer and its matrix."""
+        """Upper bound on the memory in bytes: the folded updates of the widest layer and its matrix."""
         wide = [layer.stop - layer.start for layer in layout.layers if layer.stop - layer.start > self.k]
         return 8 * min(max(wide, default=0), BUCKETS * self.k) * (count + self.k)
 
