@@ -268,7 +268,7 @@ def every_item() -> str:
         [
             "table or figure",
             "`comity reproduce …`",
-            "runs of ours",
+            "our runs",
             "time, desk scale",
             "time, paper scale",
             "outcomes of its claims",
@@ -722,7 +722,7 @@ CLAIMS = (
         "*addition:* our repair of Lemma 1 improves the global model",
         "FedPG Table 1",
         lambda: repaired("fedpg-lemma"),
-        note=f"two classes per client, a quarter online; {BY_COMMON}",
+        note=f"two classes per client, a quarter participating; {BY_COMMON}",
     ),
     Claim(
         "FedPG",

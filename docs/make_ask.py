@@ -10,13 +10,15 @@ from comity.probe import calibration
 FEATURES = {
     "probe": "**gain of the probe** (in use)",
     "brier": "gain of the probe, in Brier score",
-    "rows": "rows",
-    "skew": "class skew: distance of its class shares from those of all clients",
-    "curve": "learning curve: own model minus one from half of its rows",
+    "rows": "number of rows",
+    "skew": "class skew: distance between the client's class shares and those of all clients",
+    "curve": "learning curve: score of the client's own model minus that of one fitted on half of its rows",
     "conflict early": "conflict in early rounds: minus the mean cosine with the other updates",
     "conflict late": "conflict in late rounds",
 }
 OVER = ("clients", "federations", "within")
+SCHEMES = {"… and rows": "… and number of rows", "the gain in Brier score": "the probe's gain in Brier score"}
+"""Names of schemes in the table, where they differ from those of the file."""
 
 
 def ask_groups() -> str:
@@ -69,7 +71,7 @@ def ask_schemes() -> str:
     rows = read("ask-schemes.csv")
     body = [
         [
-            r["predicted by"],
+            SCHEMES.get(r["predicted by"], r["predicted by"]),
             f"{float(r['brier']):.3f}",
             f"{float(r['brier by federation']):.3f}",
             f"{100 * float(r['right']):.0f} %",
