@@ -313,6 +313,8 @@ def test_get_prints_citation_licence_and_source(capsys: pytest.CaptureFixture[st
     assert f"{words}regression; balanced accuracy decides" in capsys.readouterr().out
     assert main(["data", "--get", "spoken-digits"]) == 0
     assert "nothing to do: it is embedded" in capsys.readouterr().out
+    assert main(["data", "--get", "heart"]) == 0
+    assert "licensed under CC BY 4.0" in capsys.readouterr().out
     assert main(["data", "--get", "piza"]) == 2
     assert "unknown natural federation 'piza'; did you mean pisa" in capsys.readouterr().err
 
