@@ -58,6 +58,7 @@ def test_a_benchmark_ends_with_a_page_and_a_method_of_ones_own_stands_beside_it(
     assert mine["heart", own].gain == mine["heart", "FedAvg"].gain, "it is FedAvg"
     assert not list(Path("mine/heart/runs").glob("fedavg*")), "nothing else was run"
     assert "stored</span>" in Path("mine/leaderboard.html").read_text()
+    assert Path("mine/leaderboard.png").read_bytes()[:4] == b"\x89PNG", "without FedAvg, one's own is drawn"
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ Licences were looked up with the source, or the entry says "not checked again" o
 from collections.abc import Mapping
 from dataclasses import replace
 
+from comity._federation_columns import COLUMNS
 from comity._natural import NaturalFederation
 
 _UCI = "CC BY 4.0 (UCI Machine Learning Repository)"
@@ -362,7 +363,9 @@ _TABLE: dict[str, NaturalFederation] = {
         traps="23 comments occur under two videos (the same spammer), with the same label.",
     ),
 }
-NATURAL: Mapping[str, NaturalFederation] = {name: replace(each, name=name) for name, each in _TABLE.items()}
+NATURAL: Mapping[str, NaturalFederation] = {
+    name: replace(each, name=name, columns=COLUMNS.get(name, "")) for name, each in _TABLE.items()
+}
 """All natural federations by name."""
 
 

@@ -58,6 +58,8 @@ class NaturalFederation:
     """Where the original data are."""
     recipe: str
     """How the file was made of them."""
+    columns: str = ""
+    """Columns of a table that is not embedded, after ``client`` and ``target``."""
     traps: str = ""
     """What to mind when reading results."""
 
@@ -86,6 +88,15 @@ class NaturalFederation:
             return "each fold is a block of time per client; validation samples are the last in time of the others"
         return "folds are drawn at random within each client"
 
+    @property
+    def format(self) -> str:
+        """What is in the file, for whoever makes it; empty if it is embedded."""
+        if self.embedded:
+            return ""
+        if self.columns:
+            return f"CSV with the columns client target {self.columns}"
+        return "x_train (uint8), y_train and client_train (indices into class_names and client_names)"
+
     def path(self, data_dir: str | Path | None = None) -> Path | None:
         """The file, if it is here: embedded, or in the folder ``natural`` of ``data_dir`` (default ``COMITY_DATA``)."""
         folder = Path(data_dir or os.environ.get("COMITY_DATA") or ".") / FOLDER
@@ -113,8 +124,8 @@ class NaturalFederation:
         todo = (
             "nothing to do: it is embedded"
             if self.embedded
-            else f"create {FOLDER}/{self.file} in --data-dir or COMITY_DATA from the source, as in the line made; "
-            "comity downloads nothing"
+            else f"create {FOLDER}/{self.file} in --data-dir or COMITY_DATA from the source, as in the lines made and "
+            "format; comity downloads nothing"
         )
         lines = {
             "what": f"{self.about}; {self.clients} clients, {self.samples:,} samples",
@@ -125,6 +136,7 @@ class NaturalFederation:
             "cite": self.cite,
             "source": self.source,
             "made": self.recipe,
+            "format": self.format,
             "to get it": todo,
             "file": str(self.path() or "missing"),
             "SHA-256": self.sha256,

@@ -47,6 +47,8 @@ def test_nineteen_federations_of_which_three_have_thresholds() -> None:
         assert each.file.split(".")[0] == name
         assert all((each.about, each.licence, each.cite, each.source, each.recipe, each.split))
         assert len(each.sha256) == 64
+        assert bool(each.format) == (not each.embedded)
+        assert bool(each.columns) == (not each.embedded and not each.file.endswith(".npz"))
 
 
 def test_embedded_files_are_small_licensed_and_all_in_the_table() -> None:
@@ -66,6 +68,8 @@ def test_a_federation_is_what_its_entry_says(name: str) -> None:
     path = each.path()
     assert path is not None
     assert hashlib.sha256(path.read_bytes()).hexdigest() == each.sha256
+    if each.columns:
+        assert list(read_columns(path)) == ["client", "target", *each.columns.split()]
     dataset = load(name)
     assert isinstance(dataset, Dataset)
     federation = federate(dataset)
@@ -294,13 +298,23 @@ def test_get_prints_citation_licence_and_source(capsys: pytest.CaptureFixture[st
     assert main(["data", "--get", "pisa"]) == 0
     out = capsys.readouterr().out
     each = natural()["pisa"]
-    for part in (each.licence, each.cite, each.source, each.recipe, each.sha256, "comity downloads nothing"):
+    for part in (
+        each.licence,
+        each.cite,
+        each.source,
+        each.recipe,
+        each.format,
+        each.sha256,
+        "comity downloads nothing",
+    ):
         assert part in out
     assert main(["data", "--get", "parkinsons"]) == 0
     words = "numeric target, asked as classes up to 15, 15 to 20, 20 to 25, 25 to 30, above 30, because comity has no "
     assert f"{words}regression; balanced accuracy decides" in capsys.readouterr().out
     assert main(["data", "--get", "spoken-digits"]) == 0
     assert "nothing to do: it is embedded" in capsys.readouterr().out
+    assert main(["data", "--get", "heart"]) == 0
+    assert "licensed under CC BY 4.0" in capsys.readouterr().out
     assert main(["data", "--get", "piza"]) == 2
     assert "unknown natural federation 'piza'; did you mean pisa" in capsys.readouterr().err
 

@@ -65,6 +65,8 @@ def test_cells_say_what_the_results_say() -> None:
     assert page.count('<span class="stored">stored</span>') == 2
     assert "a remark" in page
     assert "core hours: 1.0" in page
+    assert ">3 federations · 6 clients · gain" in page
+    assert ">1 federation · 2 clients · gain" in bench_page(benchmark(1))
 
 
 @pytest.mark.skipif(headless.find() is None, reason="no browser")

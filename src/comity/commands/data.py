@@ -16,6 +16,8 @@ from comity.config import Config, Entries
 
 INDENT = 11 * " "
 """Width of the names in a natural federation's card."""
+HEART = Path(__file__).parents[1] / "data" / "sources" / "heart.txt"
+"""Source and licence of ``heart``, which is on the leaderboard but not among the natural federations of the table."""
 SHOWN = 20
 """Number of problems that are printed."""
 
@@ -68,6 +70,9 @@ def data(
 
 
 def _get(name: str) -> int:
+    if spelling(name) == "heart":  # embedded, with a notice of its own
+        print(HEART.read_text(encoding="utf-8"), end="")
+        return 0
     found = next((each for each in natural().values() if spelling(each.name) == spelling(name)), None)
     if found is None:
         raise unknown("natural federation", name, natural())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from comity._errors import ComityError
-from comity._words import counted, number
+from comity._words import counted, listed, number
 from comity.compare import ClientPairs, ClientRow, ClientTable, Paired, paired_rows
 from comity.config import ACCURACY, Config, Overlay
 from comity.data import ClientData, Dataset, Federation, federate
@@ -82,8 +82,9 @@ class Answer:
         yield Text(self.title, style="bold")
         yield Text(self.evidence)
         if self.findings:
-            who = ", ".join(dict.fromkeys(finding.client for finding in self.findings))
-            yield Text(f"→ Check first what {who} means by the columns or classes named above.")
+            who = list(dict.fromkeys(finding.client for finding in self.findings))
+            verb = "means" if len(who) == 1 else "mean"
+            yield Text(f"→ Check first what {listed(who)} {verb} by the columns or classes named above.")
         yield Text()
         yield self.table
         yield Text(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from comity import __version__
 from comity._labels import slug
-from comity._words import number
+from comity._words import counted, number
 from comity._write import write_text
 from comity.compare import (
     ClientRow,
@@ -121,7 +121,10 @@ def bench_page(found: Benchmark) -> str:
             remarks=found.remarks,
             setup=found.setup,
             conditions=conditions,
-            counts={"federations": len(board.federations), "clients": _clients(board.results)},
+            counts={
+                "federations": counted(len(board.federations), "federation"),
+                "clients": counted(_clients(board.results), "client"),
+            },
             version=__version__,
         )
     )

@@ -22,14 +22,15 @@ LIMIT = 30.0
 def draw_clients(
     board: Leaderboard, clients: Sequence[FederationClients], file: Path, beside: str | None = None
 ) -> Path:
-    """Draw FedAvg next to another configuration; federations are sorted by FedAvg's mean gain.
+    """Draw FedAvg next to another configuration; federations are sorted by the mean gain of the first one.
 
-    The other one is ``beside``, by default the one with the best mean rank.
+    The other one is ``beside``, by default the one with the best mean rank. Without FedAvg, the other one is drawn.
     """
     known = [each for each in clients if each.metric.unit == "%"]
-    best = (row.configuration for row in board.rows if row.kind == "configuration" and row.configuration != FIRST)
-    pair = (FIRST, beside or next(best, None))
-    shown = [name for name in pair if name and any(name in each.configurations for each in known)]
+    every = {name for each in known for name in each.configurations}
+    drawable = [row.configuration for row in board.rows if row.configuration in every]
+    best = next((name for name in drawable if name != FIRST), None)
+    shown = [name for name in (FIRST, beside or best) if name in drawable]
     if not shown:
         return file
     known = [each for each in known if all(name in each.configurations for name in shown)]
@@ -40,7 +41,9 @@ def draw_clients(
         for axes, name in zip(panels, shown, strict=True):
             _panel(axes, name, known)
         panels[0].set_yticks(range(len(known)), [each.federation.replace("_", " ") for each in known])
-        figure.supxlabel("gain over local training of each client, points", fontsize="medium")
+        clipped = any(abs(gain) > LIMIT for each in known for name in shown for gain in _gains(each, name))
+        words = "gain over local training of each client, points" + f" (clipped at ±{LIMIT:.0f})" * clipped
+        figure.supxlabel(words, fontsize="medium")
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper right", ncols=4, frameon=False)
         with atomically(file) as part:
