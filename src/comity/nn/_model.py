@@ -1,4 +1,4 @@
-"""A module seen as one vector."""
+"""A network as one vector."""
 
 import copy
 import weakref
@@ -19,11 +19,11 @@ from comity.nn._compiled import CompiledGradients
 BUFFERS = "buffers"
 BATCHNORM = "batchnorm"
 GradientOfBatch = Callable[[Tensor, Tensor], tuple[Tensor, list[Tensor]]]
-"""Of samples and labels: the mean loss, and its gradient by each parameter."""
+"""From samples and labels: the mean loss, and its gradient by each parameter."""
 
 
 def gradients_of(loss: Callable[[Tensor, Tensor], Tensor], params: Sequence[Tensor]) -> GradientOfBatch:
-    """Of a batch: any loss, and its gradient by autograd."""
+    """A function from a batch to a loss and its gradient by autograd."""
 
     def find(x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
         with torch.enable_grad():
@@ -38,10 +38,10 @@ class Model:
 
     ``read`` and ``write`` move vectors out of and into the network. A part is a child of the network (``body``,
     ``head``, whatever a method adds) or ``buffers``: the running statistics of BatchNorm, which follow the body to the
-    server (policy ``average``) or stay with the client (``local``). With ``local_norm`` so do BatchNorm's parameters:
-    they are a part of their own, ``batchnorm``. Three names stand for several parts: ``shared``, ``personal`` and
-    ``all``. Integer counters are no part of any vector; see ``counters``. ``empty`` gives the memory of what is read;
-    with ``compiled``, which ``can_compile`` must allow, gradients are computed in C.
+    server (policy ``average``) or stay with the client (``local``). With ``local_norm``, BatchNorm's parameters stay
+    with the client too, as a part of their own, ``batchnorm``. Three names stand for several parts: ``shared``,
+    ``personal`` and ``all``. Integer counters are not in any vector; see ``counters``. ``empty`` allocates the memory
+    for vectors that are read; with ``compiled``, which ``can_compile`` must allow, gradients are computed in C.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Model:
             raise ComityError(f"model {type(net).__name__} has parameters outside its submodules; put them in `body`")
         self._empty, self._compiled = empty, compiled
         self.held: tuple[weakref.ref[Tensor], list[tuple[int, int]]] | None = None
-        """What ``hold`` wrote, and torch's count of changes to it and to the network; steps in C forget it."""
+        """The vector that ``hold`` wrote, with torch's version counters of it and the network; steps in C reset it."""
         self.net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         norms = [layer for layer in net.modules() if isinstance(layer, _BatchNorm) and local_norm]
         own = {id(tensor): tensor for layer in norms for tensor in layer.parameters()}
@@ -94,7 +94,7 @@ class Model:
         }
 
     def parts(self, *names: str) -> tuple[str, ...]:
-        """The parts that these names stand for, in the order in which they lie in a vector."""
+        """The parts with these names, in the order of a vector."""
         wanted = {part for name in names or ("all",) for part in self._groups.get(name, (name,))}
         return tuple(part for part in self._tensors if part in wanted)
 
@@ -102,16 +102,16 @@ class Model:
         return [tensor for part in self.parts(*names) for tensor in self._tensors[part]]
 
     def parameters(self, *names: str) -> list[Tensor]:
-        """The trainable tensors of these parts: all but the buffers."""
+        """The trainable tensors of these parts: all except the buffers."""
         return [t for part in self.parts(*names) if part != BUFFERS for t in self._tensors[part]]
 
     def layout(self, *names: str) -> Layout:
-        """Names and places of the trainable tensors in the vector of these parts; buffers lie behind them."""
+        """Names and positions of the trainable tensors in the vector of these parts; buffers follow them."""
         name_of = {id(tensor): name for name, tensor in self.net.named_parameters()}
         return Layout((name_of[id(tensor)], tuple(tensor.shape)) for tensor in self.parameters(*names))
 
     def variances(self, *names: str) -> dict[str, slice]:
-        """Where BatchNorm's running variances, which are never negative, lie in the vector of these parts, by name."""
+        """Positions of BatchNorm's running variances (never negative) in the vector of these parts, by name."""
         found, start = {}, sum(tensor.numel() for tensor in self.parameters(*names))
         for name, tensor in self.net.named_buffers() if BUFFERS in self.parts(*names) else ():
             if tensor.is_floating_point():
@@ -133,12 +133,12 @@ class Model:
 
     @torch.no_grad()
     def write(self, vector: Tensor, *names: str) -> None:
-        """Put a vector of these parts into the network."""
+        """Write a vector of these parts into the network."""
         for tensor, piece in zip(self.tensors(*names), self.split(vector, *names), strict=True):
             tensor.copy_(piece)
 
     def hold(self, vector: Tensor) -> None:
-        """``write`` the whole model, unless it is the vector that was held last and is unchanged since."""
+        """Write a vector of the whole model, unless it is the one written last and neither has changed since."""
         if self.held is None or self.held[0]() is not vector or self.held[1] != self._versions(vector):
             self.write(vector)
             self.held = weakref.ref(vector), self._versions(vector)
@@ -147,7 +147,7 @@ class Model:
         return [(id(tensor), tensor._version) for tensor in (vector, *self.tensors())]
 
     def split(self, vector: Tensor, *names: str) -> list[Tensor]:
-        """Views of a vector of these parts, shaped as their tensors."""
+        """Views of a vector of these parts, in the shapes of their tensors."""
         tensors = self.tensors(*names)
         if vector.numel() != sum(t.numel() for t in tensors):
             wanted = sum(t.numel() for t in tensors)
@@ -159,7 +159,7 @@ class Model:
 
     @contextmanager
     def training(self, *names: str) -> Iterator[list[Tensor]]:
-        """Training mode, with gradients for the parameters of these parts alone."""
+        """Training mode, with gradients only for the parameters of these parts."""
         params = self.parameters(*names)
         if not params and names in (("body",), ("head",)):
             raise ComityError(f"nothing is learnt in the {names[0]} of model {type(self.net).__name__}; take another")
@@ -188,7 +188,7 @@ class Model:
         return F.cross_entropy(self.net(x), y)
 
     def gradients(self, *names: str, on_features: FeatureLoss | None = None) -> GradientOfBatch:
-        """A function of a batch ``(x, y)``: its loss, and the gradient by the parameters of these parts, in order.
+        """A function from a batch ``(x, y)`` to its loss and the gradient by the parameters of these parts, in order.
 
         ``on_features`` is added to the cross-entropy of head and body. The bits are those of ``torch.autograd.grad``,
         unless gradients are compiled.
@@ -207,7 +207,7 @@ class Model:
         return gradients_of(loss, self.parameters(*names))
 
     def head_gradients(self) -> GradientOfBatch:
-        """The same for the head by itself, of features and labels."""
+        """The same for the head only, from features and labels."""
         head = self.net.get_submodule("head")
         if (layers := chain_of(self.net)) is not None:
             if self._compiled:
@@ -217,7 +217,7 @@ class Model:
 
     @cached_property
     def twin(self) -> "Model":
-        """A second network for methods that train two at once; to build one costs as much as some steps."""
+        """A second network, for methods that train two at once; building one costs as much as a few steps."""
         return copy.deepcopy(self)
 
     def features(self, x: Tensor) -> Tensor:
@@ -226,7 +226,7 @@ class Model:
         return features
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The network under its own names, contiguous: what is exported."""
+        """The network's tensors under its own names, contiguous, for export."""
         return {
             name: tensor.detach().clone(memory_format=torch.contiguous_format)
             for name, tensor in self.net.state_dict().items()
