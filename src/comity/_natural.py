@@ -113,8 +113,8 @@ class NaturalFederation:
         todo = (
             "nothing to do: it is embedded"
             if self.embedded
-            else f"create {FOLDER}/{self.file} in --data-dir or COMITY_DATA from the source, as in the line made; "
-            "comity downloads nothing"
+            else f"create {FOLDER}/{self.file} in --data-dir or COMITY_DATA from the source, as described under "
+            "contents; comity downloads nothing"
         )
         lines = {
             "what": f"{self.about}; {self.clients} clients, {self.samples:,} samples",
@@ -124,7 +124,7 @@ class NaturalFederation:
             "licence": self.licence,
             "cite": self.cite,
             "source": self.source,
-            "made": self.recipe,
+            "contents": self.recipe,
             "to get it": todo,
             "file": str(self.path() or "missing"),
             "SHA-256": self.sha256,

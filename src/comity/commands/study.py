@@ -17,7 +17,7 @@ class StudyOptions:
     """Options of a study in addition to those of a run.
 
     Options:
-        scale: section of the --config file to use: desk (minutes), night or paper (published sizes); by default desk
+        scale: section of the study's file to use: desk (minutes), night or paper (published sizes); by default desk
         seeds: number of seeds, such as 3 for 0, 1 and 2, or a list of seeds, such as 0,4,7
         sweep: an option with several values, such as rule.c=0.1,0.5; several --sweep give all combinations
         only: run only configurations with these values, such as data=mnist,cifar10; several --only must all hold

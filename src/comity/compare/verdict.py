@@ -139,8 +139,13 @@ def _advice(title: Title, best: Cell, gaining: Sequence[Cell], known: Sequence[C
         harmful = [cell for cell in known if cell.with_state("worse")]
         rows = {str(row): row for cell in harmful for row in cell.with_state("worse")}
         shown = named(rows[name] for name in sorted(rows))
-        harm = f"{len(harmful)} of {len(known)} harm a client{shown}" if harmful else "gains are below the margin"
-        advice.append(Advice("Keep local models", f"No configuration is shown to gain on average; {harm}."))
+        if len(known) == 1:
+            harm = f"it harms {counted(len(rows), 'client')}{shown}" if harmful else "its gain is below the margin"
+            reason = f"{best.label} is not shown to gain on average, and {harm}."
+        else:
+            harm = f"{len(harmful)} of {len(known)} harm clients{shown}" if harmful else "gains are below the margin"
+            reason = f"No configuration is shown to gain on average; {harm}."
+        advice.append(Advice("Keep local models", reason))
     elif gaining and not best.clients:
         reason = f"{best.label} gains on average, but no client was compared: leave out --reference none."
         advice.append(Advice("Compare each client too", reason))
@@ -186,4 +191,5 @@ def _more_data(cell: Cell, what: str) -> Advice:
     tests = sum(each.test_luck(each.gain) / each.pairs**2 for each in cell.evidence.values())
     if luck > tests or not cell.evidence:
         return Advice("Run more seeds", f"Random variation of training hides {what}; more seeds average it out.")
-    return Advice("Collect more samples", f"The tests are too few to show {what}; more seeds test the same samples.")
+    reason = f"The tests are too few to show {what}; more seeds would test the same samples again."
+    return Advice("Collect more samples", reason)
