@@ -92,7 +92,7 @@ def compare(entries: Entries, given: Entries, options: StudyOptions, example: st
     from rich.markup import escape
 
     from comity.commands._terminal import Terminal, interruptible, report_divergence, show_verdict, wide_console
-    from comity.studies import Show, beside, dry_run, study
+    from comity.studies import Show, dry_run, published_table, study
 
     console = Terminal()
     given = given | options.entries()
@@ -120,7 +120,7 @@ def compare(entries: Entries, given: Entries, options: StudyOptions, example: st
         wide_console().print(
             f"Study folder: [bold]{escape(str(out))}[/], with table.md, table.tex and table.csv", highlight=False
         )
-    if example is not None and (published := beside(done, example)):
+    if example is not None and (published := published_table(done, example)):
         write_text(Path(out) / "published.md", published)
         if not options.quiet:
             wide_console().print(published, highlight=False, markup=False)

@@ -54,7 +54,7 @@ def verdict_of(setting: Setting) -> Verdict:
     title: Title = "Undecided"
     if safe:
         title = "Join with the guard" if best.guarded else "Join"
-    elif not gaining and all(_speaks_against(cell) for cell in known):
+    elif not gaining and all(_harms(cell) for cell in known):
         title = "Train locally"
     return Verdict(title, _evidence(best, len(known)), best, _advice(title, best, gaining, known))
 
@@ -80,7 +80,7 @@ def _gain(cell: Cell) -> float:
     return -math.inf if gain is None else gain.mean
 
 
-def _speaks_against(cell: Cell) -> bool:
+def _harms(cell: Cell) -> bool:
     """Whether a configuration harms: the mean or a client is worse, or a gain of the margin is excluded."""
     gain, setting = cell.mean_gain, cell.setting
     too_small = gain is not None and gain.high is not None and gain.high < setting.metric.points * setting.margin
