@@ -111,7 +111,7 @@ BAD: list[tuple[list[str], str]] = [
     (["--lr", "-1e-3"], "lr must be above 0, got -0.001"),
     (["--rounds.fast", "1"], "--rounds has no options of its own, got --rounds.fast"),
     (["--quiet=yes"], "--quiet takes no value, got 'yes'"),
-    (["--rule.c", "0.3"], "unknown option of rule Mean 'c'; known: "),
+    (["--rule.c", "0.3"], "unknown option 'c' of rule Mean; known: "),
     (["--optimizer", "SDG"], "unknown optimizer 'SDG'"),
     (["--device", "cuba"], "device 'cuba' cannot be used here"),
     (["--device", "gpu"], "unknown device 'gpu'; did you mean cuda?"),

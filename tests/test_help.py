@@ -62,7 +62,7 @@ def test_pages_need_nothing_heavy(arguments: list[str]) -> None:
         (["run", "--method", "Dito"], "unknown method 'Dito'; did you mean Ditto?"),
         (
             ["run", "--method.lamda", "1", "--method", "Ditto"],
-            "unknown option of method Ditto 'lamda'; did you mean lam?",
+            "unknown option 'lamda' of method Ditto; did you mean lam?",
         ),
         (["run", "--partition.alpha", "-1"], "partition.alpha must be above 0, got -1.0"),
         (["run", "--resume", "--out", "nowhere"], "--resume: nowhere holds no run to resume"),

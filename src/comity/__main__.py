@@ -21,8 +21,9 @@ atexit.register(gc.freeze)  # otherwise Python garbage-collects all of torch onc
 
 HEAD = "comity: personalised federated learning that measures who gains and who is harmed"
 FOOT = """\
-Try      comity run --method FedRep --partition dirichlet --partition.alpha 0.1 --rounds 30
-         comity study --method FedAvg,FedRep --rule Mean,ConFREE --seeds 3 --out studies/first
+Try      comity ask patients.csv --target outcome --client hospital
+         comity run --method FedRep --partition.alpha 0.1 --rounds 30
+         comity study --method FedAvg,FedRep --seeds 3 --out studies/first
 Options  comity run --help                  options of a run, with defaults
          comity run --method Ditto --help   options of one method, rule, guard …
 """

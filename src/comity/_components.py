@@ -31,7 +31,7 @@ class Component:
         description = find(kind, entry["name"])
         for key in entry.keys() - {"name"}:
             if key not in description.options:
-                raise unknown(f"option of {kind} {description.name}", key, description.options)
+                raise unknown("option", key, description.options, of=f"of {kind} {description.name}")
         values = {}
         for key, option in description.options.items():
             if key in entry:

@@ -201,6 +201,8 @@ def bare_name(path: Path) -> str:
 def _missing(name: str, info: DatasetInfo, folder: Path) -> ComityError:
     if _is_path(name):
         return ComityError(f"data {name}: no such file or folder")
+    if info is UNKNOWN and Path(name).is_file():
+        return ComityError(f"data {name}: a file of this type cannot be read; known: .npz, {', '.join(TABLES)}")
     table = f", and tables such as {name}.csv," if info is UNKNOWN else ""
     looked = f"looked for {name}.npz and the folder {name}/{table} in {folder.resolve()}"
     if info is UNKNOWN:

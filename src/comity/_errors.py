@@ -43,11 +43,12 @@ class ComityError(Exception):
 
 
 def unknown(
-    kind: str, given: str, known: Iterable[str], hint: str = "", *, short: Mapping[str, str] | None = None
+    kind: str, given: str, known: Iterable[str], hint: str = "", *, of: str = "", short: Mapping[str, str] | None = None
 ) -> ComityError:
     """The error for an unknown name, with the closest known ones; ``short`` has some of them by shorter names.
 
-    Leading dashes are not compared, because they would make short options similar.
+    ``of`` follows the name, as in "unknown option 'c' of rule Mean". Leading dashes are not compared, because they
+    would make short options similar.
     """
     names = sorted(known)
     by_spelling = {_bare(name): name for name in names} | {_bare(name): full for name, full in (short or {}).items()}
@@ -56,7 +57,7 @@ def unknown(
         advice = f"did you mean {' or '.join(nearest)}?"
     else:
         advice = f"known: {', '.join(names)}" if names else "there are none"
-    return ComityError(f"unknown {kind} {given!r}; {advice}{' ' + hint if hint else ''}")
+    return ComityError(f"unknown {kind} {given!r}{' ' + of if of else ''}; {advice}{' ' + hint if hint else ''}")
 
 
 def _bare(name: str) -> str:

@@ -4,6 +4,8 @@ import re
 
 GUARDED = {"mixture": "guarded"}
 """Label of a method under a guard, if it is not the guard's name."""
+EVALUATED = {"received": "before local training", "fitted": "after local training"}
+"""Evaluation points in words: which of a client's models is evaluated."""
 
 
 def titled(method: str, rule: str = "", guard: str | None = None) -> str:

@@ -124,8 +124,8 @@ class NaturalFederation:
         todo = (
             "nothing to do: it is embedded"
             if self.embedded
-            else f"create {FOLDER}/{self.file} in --data-dir or COMITY_DATA from the source, as in the lines made and "
-            "format; comity downloads nothing"
+            else f"create {FOLDER}/{self.file} in --data-dir or COMITY_DATA from the source, as in the lines contents "
+            "and format; comity downloads nothing"
         )
         lines = {
             "what": f"{self.about}; {self.clients} clients, {self.samples:,} samples",
@@ -135,7 +135,7 @@ class NaturalFederation:
             "licence": self.licence,
             "cite": self.cite,
             "source": self.source,
-            "made": self.recipe,
+            "contents": self.recipe,
             "format": self.format,
             "to get it": todo,
             "file": str(self.path() or "missing"),

@@ -54,7 +54,7 @@ class Data:
         "fold of a cross-validation instead (0.3 gives 3 folds)",
     )
     val_share: ShareBelowOne = option(
-        0.0, "share of the other samples held out for validation; set automatically if needed"
+        0.0, "share of the non-test samples held out for validation; set automatically if needed"
     )
 
 
@@ -131,7 +131,9 @@ class Privacy:
         local=False,
     )
     max_weight: ShareAboveZero = option(
-        0.5, "maximum of a client's squared weight over the sum of squared weights in a masked sum", local=0.5
+        0.5,
+        "largest allowed share of one client in a masked sum: its squared weight / sum of squared weights",
+        local=0.5,
     )
     min_clients: Annotated[int, Range(least=2)] = option(5, "smallest number of clients in a masked sum", local=5)
     dp_noise: NonNegative = option(
@@ -170,8 +172,8 @@ class Evaluation:
     )
     general_every: CountOrZero | Literal["never"] = option(
         0,
-        "rounds between measurements of S-acc (tests of the client and some others), G-acc (tests of all clients), "
-        "balanced accuracy and AUC; 0: only in the last round; never: no S-acc and G-acc",
+        "rounds between measurements of S-acc (accuracy on the tests of the client and some others), G-acc (accuracy "
+        "on all clients' tests), balanced accuracy and AUC; 0: only in the last round; never: no S-acc and G-acc",
     )
     general_validation: bool = option(
         False,
@@ -180,7 +182,7 @@ class Evaluation:
         local=False,
         silent=True,
     )
-    s_acc_share: ShareAboveZero = option(0.4, "share of the other clients whose tests are part of S-acc (c in FedPG)")
+    s_acc_share: ShareAboveZero = option(0.4, "share of the other clients whose tests S-acc includes (c in FedPG)")
     metric: Literal["accuracy", "balanced", "log-loss", "brier", "auc"] | None = option(
         None,
         "metric that compares each client's model with its local one; by default accuracy, or balanced accuracy if "
@@ -197,7 +199,7 @@ class Evaluation:
         hashed="moment",
     )
     local_on: Literal["all", "train"] = option(
-        "all", "samples that the local baseline learns from: all, or without validation samples as in most papers"
+        "all", "samples that the local baseline is trained on: all, or without validation samples as in most papers"
     )
     local_lr: Positive | None = option(
         None, "learning rate of the local baseline; by default --lr", local=None, silent=True

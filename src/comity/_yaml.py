@@ -50,10 +50,18 @@ def read_mapping(path: Path, what: str) -> Entries:
     try:
         entries = _parsed(content.decode())
     except (yaml.YAMLError, ValueError) as error:  # an invalid number or date is a ValueError
-        raise ComityError(f"{what} {path} is not YAML: {error}") from error
+        raise ComityError(f"{what} {path} is not YAML: {_reason(error)}") from error
     if not isinstance(entries, dict):
         raise ComityError(f"{what} {path} must hold `option: value` lines")
     return entries
+
+
+def _reason(error: Exception) -> str:
+    """The place and the problem, without the parser's own terms."""
+    mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
+    if not isinstance(error, yaml.MarkedYAMLError) or mark is None:
+        return str(error)
+    return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
 
 
 def _parsed(text: str) -> Any:

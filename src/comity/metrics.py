@@ -262,7 +262,7 @@ VALIDATION_LOSS = Metric(
 SOME = Metric("S-acc", "S-acc", "Accuracy on the tests of the client and of some other clients", field="some", **_SHARE)
 ALL = Metric("G-acc", "G-acc", "Accuracy on the tests of all clients", field="all", **_SHARE)
 COMMON = Metric(
-    "global-acc", "common model", "Accuracy of the global model on the clients' own tests", field="common", **_SHARE
+    "global-acc", "global model", "Accuracy of the global model on the clients' own tests", field="common", **_SHARE
 )
 UNGUARDED = Metric(
     "unguarded", "unguarded", "Accuracy of the federated model without its guard on the clients' own tests", **_SHARE

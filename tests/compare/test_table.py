@@ -348,7 +348,7 @@ def test_a_base_from_the_command_line(runs: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ([], "comity table needs FOLDERS"),
+        ([], "FOLDERS is missing"),
         (["nowhere"], "nowhere does not exist; give run or study folders"),
         (["RUNS", "--format", "pdf"], "--format must be terminal"),
         (["RUNS", "--from", "md"], "unknown option '--from'; did you mean --format"),

@@ -97,7 +97,7 @@ def test_clients_without_names_are_called_clients(tmp_path: Path) -> None:
     assert "2 are worse (clients 4 and 5) and 4 are not worse" in verdict(tmp_path).evidence
     run(tmp_path / "b/a", LOSS[:1])
     assert "1 is worse (client 0)" in verdict(tmp_path / "b").evidence
-    assert verdict(tmp_path / "b").advice[0].why.endswith("1 of 1 harm a client (client 0).")
+    assert verdict(tmp_path / "b").advice[0].why.endswith("and it harms 1 client (client 0).")
 
 
 def test_undecided_without_a_local_baseline_or_an_interval(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_more_seeds_are_advised_until_all_folds_are_tested(tmp_path: Path) -> No
     """One run tests a third of the samples of natural clients: other seeds then test other samples."""
     for seed in range(3):
         comity.run(data="heart", rounds=1, seed=seed, workers=1, out=tmp_path / str(seed))
-    whole = "more seeds test the same samples"
+    whole = "more seeds would test the same samples again"
     few, every = (LoadedStudy(*(tmp_path / str(seed) for seed in range(count))).verdict for count in (1, 3))
     assert few.advice[0].what == "Run more seeds"
     assert "(comity study --seeds 3) test all of them" in few.advice[0].why

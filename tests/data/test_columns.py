@@ -108,7 +108,7 @@ def test_a_sheet(book: Path) -> None:
     assert read_columns(book).lines == [3, 4, 6, 7]
     assert "of 2 sheets the first, Patients; --data.sheet names another" in dataset.notes[0]
     assert read_columns(book, sheet="Other") == {"a": [1], "label": [0]}
-    with pytest.raises(ComityError, match=r"unknown sheet, data\.sheet 'Othr'; did you mean Other"):
+    with pytest.raises(ComityError, match=r"unknown sheet 'Othr' \(data\.sheet\); did you mean Other"):
         load(str(book), sheet="Othr")
 
 

@@ -90,7 +90,7 @@ def test_local_of_a_class_is_not_cached(tmp_path: Path) -> None:
         ({"method": 3}, "method must be a name or a mapping with `name`, a subclass of comity.methods.Method or an"),
         ({"method": nn.Linear}, "method must be a name or a mapping"),
         ({"rule": Ditto()}, "rule must be a name or a mapping"),
-        ({"method": {"name": Mine, "xtra": 1}}, "unknown option of method .*Mine 'xtra'; did you mean extra"),
+        ({"method": {"name": Mine, "xtra": 1}}, "unknown option 'xtra' of method .*Mine; did you mean extra"),
         (
             {"data": 7},
             r"data must be a name, \(x, y\), \(x, y, client\), a data frame, a Dataset or a Federation, got 7",

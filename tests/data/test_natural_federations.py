@@ -240,7 +240,7 @@ def test_options_are_those_of_a_run(tmp_path: Path) -> None:
     assert "max_samples: 45" in (tmp_path / "run" / "config.yaml").read_text()
     with pytest.raises(ComityError, match=r"data\.max_clients must be at least 1, got 0"):
         load("covid", max_clients=0)
-    with pytest.raises(ComityError, match="unknown option of data covid 'target'"):
+    with pytest.raises(ComityError, match="unknown option 'target' of data covid"):
         load("covid", target="x")
 
 

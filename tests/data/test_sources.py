@@ -689,13 +689,13 @@ def test_where_data_sets_are_looked_for(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_options_nobody_has_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "mine.npz", **arrays())
-    fails(r"unknown option of data digits 'size'; there are none", "digits", size=32)
+    fails(r"unknown option 'size' of data digits; there are none", "digits", size=32)
     known = "centred, client, missing, schema, sheet, size, target"
-    fails(f"unknown option of data mine 'colour'; known: {known}", "mine", tmp_path, colour=1)
+    fails(f"unknown option 'colour' of data mine; known: {known}", "mine", tmp_path, colour=1)
     fails(r"data\.size is 9, but .*mine.npz holds 3×4×5; only folders", "mine", tmp_path, size=9)
     np.savez(tmp_path / "square.npz", x=np.zeros((4, 6, 6, 3), np.uint8), y=[0, 1, 0, 1])
     assert load("square", tmp_path, size=6).shape == (3, 6, 6)
-    fails(r"unknown option of data synthetic 'shift'; did you mean", "synthetic", shift=1)
+    fails(r"unknown option 'shift' of data synthetic; did you mean", "synthetic", shift=1)
 
 
 @pytest.mark.parametrize(

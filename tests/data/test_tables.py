@@ -148,7 +148,7 @@ def test_columns_that_are_named(tmp_path: Path) -> None:
     assert dataset.class_names == ("2", "4")
     assert dataset.columns["client"].tolist() == [7, 7, 9, 9, 9]
     fails(r"which column is to be predicted\? Give data.target, one of where, score", path)
-    fails(r"unknown column, data.target 'stag'; did you mean stage\?", path, target="stag")
+    fails(r"unknown column 'stag' \(data.target\); did you mean stage\?", path, target="stag")
     fails(r"data\.client must be another column than data.target", path, target="stage", client="stage")
 
 

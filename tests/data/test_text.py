@@ -73,7 +73,7 @@ def test_text_decides_in_a_run_and_travels_in_the_schema(comments: Path, tmp_pat
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"text": "coment"}, "unknown column, data.text 'coment'; did you mean comment"),
+        ({"text": "coment"}, r"unknown column 'coment' \(data.text\); did you mean comment"),
         ({"text": "target"}, "data.text must be another column than those of target and client, got target"),
     ],
 )

@@ -54,7 +54,7 @@ def test_a_study_tunes_by_what_it_compares(tmp_path: Path) -> None:
     done = study(**options, tune={"lr": [0.01, 0.3]}, tune_by="global-acc", seeds=1, out=tmp_path / "x")
     assert {search.cell: search.chosen_by.split(" in ")[0] for search in done.tuning} == {
         "Local": "validation accuracy",
-        "FedAvg + Mean": "validation common model",
+        "FedAvg + Mean": "validation global model",
         "FedFomo": "validation accuracy",
     }
     (fedavg,) = [search for search in done.tuning if search.cell.startswith("FedAvg")]

@@ -318,7 +318,7 @@ def test_a_full_disk(saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
         (["a", "--base", "b", "--as-updates", "-o", "x.pt"], "with --base, or say --as-updates"),
         (["a", "--base=b", "-o", "x.pt", "--buffers", "drop"], "--buffers must be average | keep"),
         (["a", "--base=b", "-o", "x.pt", "--memory", "10MB"], "Python and torch alone take"),
-        (["a", "--base=b", "-o", "x.pt", "--rule.z", "1"], "unknown option of rule ConFREE 'z'"),
+        (["a", "--base=b", "-o", "x.pt", "--rule.z", "1"], "unknown option 'z' of rule ConFREE"),
     ],
 )
 def test_wrong_commands(arguments: list[str], told: str) -> None:

@@ -67,7 +67,7 @@ def test_another_number_of_classes_makes_a_new_head() -> None:
 def test_a_named_head() -> None:
     split = with_head(Plain(3), (25,), 3, head="fc")
     assert isinstance(split.head, nn.Linear)
-    with pytest.raises(ComityError, match=r"unknown linear layer, model.head 'fcc'; did you mean fc\?"):
+    with pytest.raises(ComityError, match=r"unknown linear layer 'fcc' \(model.head\); did you mean fc\?"):
         with_head(Plain(3), (25,), 3, head="fcc")
 
 
@@ -102,7 +102,7 @@ def test_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         comity.Config.load(tmp_path / "run" / "config.yaml")
     for model, line in {
         "my_nets:nothing": "model 'my_nets:nothing' could not be imported",
-        "my_nets:THREE": "is no class or function that makes a net",
+        "my_nets:THREE": "is no class or function that creates a network",
         "my_nets:three": "model must be a torch.nn.Module or make one, got a int",
         "my nets:three": "not the dotted path",
     }.items():

@@ -121,7 +121,7 @@ def test_nothing_is_written_for_bad_input(tmp_path: Path, monkeypatch: Patch) ->
     taken.write_text("")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     for arguments, told in (
-        ([], "comity report needs PATHS: comity report PATHS… [options]"),
+        ([], "PATHS is missing: comity report PATHS… [options]"),
         ([str(tmp_path / "nowhere")], "does not exist"),
         ([str(tmp_path / "empty")], "holds no run"),
         ([str(good / "config.yaml")], "is a file"),

@@ -42,7 +42,7 @@ def test_options_go_to_the_components_that_know_them() -> None:
     assert [dict(c.method.options).get("lam") for c in cells] == [None, 0.25, None]
     assert cells[2].method.options["mu"] == 0.3
     assert {c.rounds for c in cells} == {7}
-    with pytest.raises(ComityError, match="unknown option of method 'lamm'; did you mean lam"):
+    with pytest.raises(ComityError, match="unknown option 'lamm' of a method; did you mean lam"):
         expand(entries | {"method.lamm": 1})
 
 

@@ -15,7 +15,7 @@ from comity.config import Config, read_yaml
 from comity.metrics import OWN
 from comity.results import flatten
 from comity.results.schema import Seconds
-from comity.studies import Show, _papers, _runs, beside, dry_run, examples, overview, study
+from comity.studies import Show, _papers, _runs, dry_run, examples, overview, published_table, study
 from comity.studies._cost import NOMINAL, _flops, seconds
 from comity.studies._grid import SCALES, Names, at_scale, expand, has_own_rule
 from comity.studies._papers import (
@@ -150,7 +150,7 @@ def test_published_numbers_stand_beside_ours(tmp_path: Path, monkeypatch: pytest
     )
     monkeypatch.setattr(_papers, "published", lambda _: rows)
     done = study(method=["FedAvg", "FedRep"], out=tmp_path / "x", control="none", **SMALL)
-    text = beside(done, "confree-table3")
+    text = published_table(done, "confree-table3")
     cell = next(cell for cell in done.cells if cell.method == "FedRep")
     (own,) = [100 * run.metric(OWN.key) for run in cell.finished]
     peak = max(100 * record.metrics[OWN.key].mean for record in cell.finished[0].records if record.metrics)
@@ -159,8 +159,8 @@ def test_published_numbers_stand_beside_ours(tmp_path: Path, monkeypatch: pytest
     assert "Paper: Table 9." in text
     assert "optimistic" in text
     monkeypatch.setattr(_papers, "published", lambda _: rows[1:])
-    assert beside(done, "confree-table3") == f"{NOT_IN_PAPER}\n"
-    assert beside(done, "fedcalm-figure6") == ""  # a figure without numbers
+    assert published_table(done, "confree-table3") == f"{NOT_IN_PAPER}\n"
+    assert published_table(done, "fedcalm-figure6") == ""  # a figure without numbers
 
 
 @pytest.mark.parametrize("name", sorted({item.example for item in items() if item.published}))

@@ -256,7 +256,7 @@ BAD: list[tuple[list[str], str]] = [
     (["--seeds", "1,1"], "seeds must be"),
     (["--seed", "x"], "seed must be a whole number, got 'x'"),
     (["--sweep", "rule.c"], "--sweep takes key=values"),
-    (["--sweep", "rule.nothing=1,2"], "unknown option of rule 'nothing'"),
+    (["--sweep", "rule.nothing=1,2"], "unknown option 'nothing' of a rule"),
     (["--sweep", "seed=1,2"], "sweep seed: cannot be swept; use seeds"),
     (["--sweep", "workers=1,2"], "sweep workers: cannot be swept"),
     (["--sweep", "rounds=1,two"], "rounds must be a whole number, got 'two'"),

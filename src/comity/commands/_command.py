@@ -106,7 +106,7 @@ class Command:
             if option.name in values:
                 values[option.name] = convert(values[option.name], option.type, shown)
             elif option.default is REQUIRED:
-                raise ComityError(f"comity {self.name} needs {shown}: {self.usage}; see comity {self.name} --help")
+                raise ComityError(f"{shown} is missing: {self.usage}; see comity {self.name} --help")
         for name, shared in self._shared.items():
             values[name] = shared(**{f.name: values.pop(f.name) for f in fields(shared) if f.name in values})
         return self.function(**values, **({"given": given} if self.run_options else {}))
@@ -141,7 +141,8 @@ class Command:
             return ComityError(f"give the data set as {_placeholder(self.arguments[0])}, without --data: {self.usage}")
         if dot and whole in flags:
             return ComityError(f"{whole} has no options of its own, got {name}")
-        if self.run_options and (hint := advice(name, flags, given)):
+        chosen = {"data": given["table"], **given} if "table" in given else given
+        if self.run_options and (hint := advice(name, flags, chosen)):
             return ComityError(f"unknown option {name!r}; {hint}")
         inner = {} if dot else self._component_flags(given)
         return unknown("option", name, [*flags, "--help"], short=inner)

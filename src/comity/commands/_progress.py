@@ -10,6 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
 
+from comity._labels import EVALUATED
 from comity.commands._terminal import show_title
 from comity.compare import ClientTable, LoadedStudy
 from comity.config import BALANCED
@@ -17,7 +18,6 @@ from comity.engine import Callback, Run
 from comity.metrics import (
     ALL,
     BOUND,
-    COMMON,
     CONSTANT,
     DECIDING,
     MAJORITY,
@@ -31,9 +31,9 @@ from comity.metrics import (
 )
 from comity.results import FALL, Newcomers, Result, RoundRecord
 
+BALANCED_ACCURACY = DECIDING[BALANCED].key
 SHOWN = [each for each in METRICS if each not in (*VALIDATED.values(), OWN_WEIGHT, BOUND, CONSTANT, MAJORITY, MIXED)]
 """Metrics of the summary, where a run has them."""
-EVALUATED = {"received": "models before local training", "fitted": "models after local training"}
 
 
 class Progress(Callback):
@@ -45,7 +45,8 @@ class Progress(Callback):
 
     def on_start(self, run: Run) -> None:
         config, federation = run.config, run.federation
-        title = f"{run.title} (baseline: each client trains by itself)" if config.is_local else run.title
+        role = "another training seed" if config.repeats_local else "each client trains by itself"
+        title = f"{run.title} (baseline: {role})" if config.is_local else run.title
         if run.server.round:
             self.console.print(f"Resuming after round {run.server.round}.")
         self.console.print(
@@ -106,7 +107,8 @@ def summary(console: Console, run: Run) -> None:
     if (rows := ClientTable.of_result("", result, clients)) is not None:
         console.print(rows)
         console.print()
-    console.print(_table(result, escape(f"{run.title}, round {result.last.round}, {EVALUATED[run.site.eval_point]}")))
+    title = f"{run.title}, round {result.last.round}, models {EVALUATED[run.site.eval_point]}"
+    console.print(_table(result, escape(title)))
     if caveat:
         console.print(f"[yellow]{escape(caveat)}[/]")
     if result.newcomers is not None:
@@ -142,7 +144,7 @@ def _details(result: Result) -> Iterator[str]:
     chosen = (
         "on validation samples"
         if best.chosen_by == "validation"
-        else "on test samples, so it is optimistic: do not compare it"
+        else "on test samples, so it is optimistic: do not report it"
     )
     deciding = DECIDING[result.transfer.metric] if result.transfer is not None else OWN
     deciding = deciding if deciding.key in best.metrics else OWN
@@ -151,12 +153,16 @@ def _details(result: Result) -> Iterator[str]:
     others = [metric for metric in SHOWN if metric.better != "higher" and metric.key in last]
     numbers = ", ".join(f"{each.label} {_number(each, last[each.key].mean)}" for each in others)
     yield f"On each client's own tests: {numbers}."
-    if any(each.key in last for each in (SOME, ALL, COMMON)):
-        general = "S-acc: tests of the client and of some others. G-acc: tests of all clients."
-        yield f"{general} Common model: the global model."
+    if BALANCED_ACCURACY in last:
+        yield "Balanced accuracy gives every class the same weight, also in the model's decisions."
+    if any(each.key in last for each in (SOME, ALL)):
+        yield "S-acc: accuracy on the tests of the client and of some others. G-acc: on the tests of all clients."
     if result.rule_against is not None and result.mean_against is not None:
         mean = "" if result.mean_against == result.rule_against else f", the plain mean {_percent(result.mean_against)}"
-        yield f"To first order, the step increases the loss of {_percent(result.rule_against)} of clients{mean}."
+        yield (
+            f"To first order, the server's step increases the loss of {_percent(result.rule_against)} of clients "
+            f"(mean over rounds{mean})."
+        )
     if result.conflict_rate is not None:
         off = f" ± {100 * result.conflict_error:.1f}" if result.conflict_error else ""
         yield f"Conflict (negative cosine): {100 * result.conflict_rate:.0f}{off} % of client pairs, mean over layers."

@@ -11,7 +11,7 @@ from comity.config import CLIENTS, Config, Entries, default
 def flower(
     action: Literal["new", "keys"], folder: Path, file: ConfigFile, *, schema: Path | None = None, given: Entries
 ) -> int:
-    """Write a Flower app, or secret key files for masked runs.
+    """Write a Flower app, or key files for secure aggregation.
 
     With new, the command writes an app; it needs the extra flower. The app's README.md explains how to start it, and
     docs/how-to/deploy.md describes deployment. With --schema, the app is for tables that stay at their sites

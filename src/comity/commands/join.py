@@ -88,8 +88,8 @@ def join(
         lines = (
             "",
             f"Learning rate {done.learning_rate:g}, chosen by validation.",
-            f"Page:   {page}",
-            f"Models: {done.models}, one folder per client ({done.models_of}, trained on two thirds of the rows)",
+            f"Report: {page}",
+            f"Models: {done.models}, one folder per client (of {done.models_of}, trained on two thirds of the rows)",
             "",
             "Predict new rows:",
             f"  comity predict {done.models}/CLIENT new.csv -o predictions.csv",

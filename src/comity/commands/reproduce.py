@@ -23,8 +23,7 @@ def reproduce(options: StudyOptions, example: str | None = None, *, list: bool =
     The examples are studies; `comity list examples` lists them and shows where their files are. Options on the command
     line override those in an example's file. --scale desk takes minutes, --scale night one night, and --scale paper
     uses the published sizes. --dry-run estimates the time and lists missing data sets and differences from the paper.
-    If a configuration is in the paper, its published number is printed next to yours and written to published.md;
-    if none is, a line says so.
+    The paper's numbers are printed next to yours and written to published.md.
 
     Examples:
         comity reproduce demo
@@ -34,7 +33,7 @@ def reproduce(options: StudyOptions, example: str | None = None, *, list: bool =
 
     Options:
         example: name of the example
-        list: list all tables and figures of the papers with example, data sets, time and state
+        list: list all tables and figures of the papers, with example, data sets, time and our outcome
     """
     from comity.studies import examples, overview
 

@@ -17,7 +17,7 @@ class StudyOptions:
     """Options of a study in addition to those of a run.
 
     Options:
-        scale: section of the --config file to use: desk (minutes), night or paper (published sizes); by default desk
+        scale: section of the study's file to use: desk (minutes), night or paper (published sizes); by default desk
         seeds: number of seeds, such as 3 for 0, 1 and 2, or a list of seeds, such as 0,4,7
         sweep: an option with several values, such as rule.c=0.1,0.5; several --sweep give all combinations
         only: run only configurations with these values, such as data=mnist,cifar10; several --only must all hold
@@ -92,7 +92,7 @@ def compare(entries: Entries, given: Entries, options: StudyOptions, example: st
     from rich.markup import escape
 
     from comity.commands._terminal import Terminal, interruptible, report_divergence, show_verdict, wide_console
-    from comity.studies import Show, beside, dry_run, study
+    from comity.studies import Show, dry_run, published_table, study
 
     console = Terminal()
     given = given | options.entries()
@@ -120,7 +120,7 @@ def compare(entries: Entries, given: Entries, options: StudyOptions, example: st
         wide_console().print(
             f"Study folder: [bold]{escape(str(out))}[/], with table.md, table.tex and table.csv", highlight=False
         )
-    if example is not None and (published := beside(done, example)):
+    if example is not None and (published := published_table(done, example)):
         write_text(Path(out) / "published.md", published)
         if not options.quiet:
             wide_console().print(published, highlight=False, markup=False)

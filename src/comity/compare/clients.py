@@ -99,7 +99,8 @@ class ClientTable:
     def note_without(self, hidden: Sequence[str]) -> str:
         """The note below the table, without the ``hidden`` columns."""
         points = " in points" if self.metric.unit == "%" else ""
-        words = "" if "samples" in hidden else "Samples: training per fold + tests over all folds. "
+        samples = "Samples: training + test; with cross-validation, training of one fold + test of all folds. "
+        words = "" if "samples" in hidden else samples
         words += f"{capital(self.metric.label)}, and gain{points}."
         if any(row.state == "undecided" for row in self.rows):
             words += " (≥ …): the smallest loss that these tests would detect (power 80 %)."

@@ -277,7 +277,7 @@ COLUMNS: tuple[Column[Any], ...] = (
     ),
     SpreadColumn(
         *("seconds", "s per round", "", 2),
-        "Seconds of training and aggregation on the machine that ran it",
+        "Seconds of training and aggregation per round, on the machine that ran them",
         _result(lambda result: (result.seconds.train + result.seconds.aggregate) / result.last.round, 1),
         *("asked", False),
     ),

@@ -36,6 +36,13 @@ if TYPE_CHECKING:
     from comity.compare.evidence import Evidence
 
 MOST_COLUMNS = 7  # in text formats, including names, unless columns are requested
+REPEATED = f"{LOCAL}, repeated"
+CONTROLS = {
+    MAJORITY.label: "knows only a client's class shares",
+    REPEATED: "another training seed",
+    MIXED.label: "mean prediction of two local models",
+}
+"""Reference rows beside local training, and what each is."""
 ALWAYS_SHOWN = (GAIN.name, CLIENTS.name)  # columns that even a narrow terminal shows, beside the metric that decides
 
 
@@ -284,7 +291,7 @@ def _references(setting: Setting, columns: Sequence[Column[Any]], guarded: bool)
     repeated = [run for run in setting.repeated.values() if run.finished]
     references: list[tuple[str, list[LoadedRun], str, Mapping[Any, Evidence]]] = [
         (MAJORITY.label, local.finished if local else [], MAJORITY.key, {}),
-        (f"{LOCAL}, repeated", repeated, metric.key, setting.control),
+        (REPEATED, repeated, metric.key, setting.control),
         (MIXED.label, repeated if guarded else [], MIXED.key, setting.mixed),
     ]
     rows = []
@@ -326,6 +333,7 @@ def _legend(study: LoadedStudy, rows: list[TableRow]) -> list[str]:
     chosen = BALANCED in {setting.deciding for setting in settings}
     chosen = chosen and any(run.partition is not None and run.partition.is_uneven for run in study.runs)
     uneven = " (classes are imbalanced)" if chosen else ""
+    controls = [f"{row} ({CONTROLS[row]})" for row in dict.fromkeys(row.method for row in rows) if row in CONTROLS]
     over = f"{len(seeds)} seeds" if len(seeds) > 1 else f"One seed ({seeds[0]})"
     folded = f", {min(folds)}-fold cross-validation" if folds else ""
     return [
@@ -334,6 +342,7 @@ def _legend(study: LoadedStudy, rows: list[TableRow]) -> list[str]:
         "Gains and differences have 95 % confidence intervals that account for overlapping tests and random variation "
         "of training. A client is worse if its loss is significant after correction for all clients, and not worse if "
         f"its interval rules out a loss of more than {listed(largest)}.",
+        *([f"Controls: {'; '.join(controls)}."] if controls else []),
     ]
 
 

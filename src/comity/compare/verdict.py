@@ -54,7 +54,7 @@ def verdict_of(setting: Setting) -> Verdict:
     title: Title = "Undecided"
     if safe:
         title = "Join with the guard" if best.guarded else "Join"
-    elif not gaining and all(_speaks_against(cell) for cell in known):
+    elif not gaining and all(_harms(cell) for cell in known):
         title = "Train locally"
     return Verdict(title, _evidence(best, len(known)), best, _advice(title, best, gaining, known))
 
@@ -80,7 +80,7 @@ def _gain(cell: Cell) -> float:
     return -math.inf if gain is None else gain.mean
 
 
-def _speaks_against(cell: Cell) -> bool:
+def _harms(cell: Cell) -> bool:
     """Whether a configuration harms: the mean or a client is worse, or a gain of the margin is excluded."""
     gain, setting = cell.mean_gain, cell.setting
     too_small = gain is not None and gain.high is not None and gain.high < setting.metric.points * setting.margin
@@ -139,8 +139,13 @@ def _advice(title: Title, best: Cell, gaining: Sequence[Cell], known: Sequence[C
         harmful = [cell for cell in known if cell.with_state("worse")]
         rows = {str(row): row for cell in harmful for row in cell.with_state("worse")}
         shown = named(rows[name] for name in sorted(rows))
-        harm = f"{len(harmful)} of {len(known)} harm a client{shown}" if harmful else "gains are below the margin"
-        advice.append(Advice("Keep local models", f"No configuration is shown to gain on average; {harm}."))
+        if len(known) == 1:
+            harm = f"it harms {counted(len(rows), 'client')}{shown}" if harmful else "its gain is below the margin"
+            reason = f"{best.label} is not shown to gain on average, and {harm}."
+        else:
+            harm = f"{len(harmful)} of {len(known)} harm clients{shown}" if harmful else "gains are below the margin"
+            reason = f"No configuration is shown to gain on average; {harm}."
+        advice.append(Advice("Keep local models", reason))
     elif gaining and not best.clients:
         reason = f"{best.label} gains on average, but no client was compared: leave out --reference none."
         advice.append(Advice("Compare each client too", reason))
@@ -186,4 +191,5 @@ def _more_data(cell: Cell, what: str) -> Advice:
     tests = sum(each.test_luck(each.gain) / each.pairs**2 for each in cell.evidence.values())
     if luck > tests or not cell.evidence:
         return Advice("Run more seeds", f"Random variation of training hides {what}; more seeds average it out.")
-    return Advice("Collect more samples", f"The tests are too few to show {what}; more seeds test the same samples.")
+    reason = f"The tests are too few to show {what}; more seeds would test the same samples again."
+    return Advice("Collect more samples", reason)

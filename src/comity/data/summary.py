@@ -22,7 +22,7 @@ def describe(federation: Federation) -> Table:
     wide = federation.classes <= MOST_COLUMNS
     table = Table(
         title=escape(f"{federation.name} · {federation.partition} · seed {federation.seed}"),
-        caption=f"{sizes.sum():,} samples; per client {_span(sizes)}, in {_span(held)} of {federation.classes} classes",
+        caption=f"{sizes.sum():,} samples; per client {_span(sizes)}, {_span(held)} of {federation.classes} classes",
         box=SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
         pad_edge=False,

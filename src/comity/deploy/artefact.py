@@ -219,6 +219,8 @@ def model_folder(path: Path) -> Path:
     if inside:
         shown = ", ".join(map(str, inside[:4])) + (", …" if len(inside) > 4 else "")
         raise ComityError(f"{path} holds the models of {len(inside)} clients; name one: {shown}")
+    if not path.exists():
+        raise ComityError(f"{path}: no such file or folder")
     raise ComityError(f"{path} holds no model: there is no {INFO} in it")
 
 

@@ -215,7 +215,7 @@ class ClientModel:
         if self.folder is None:
             raise InputError("feedback is kept in the folder of a model; this one was not read from a folder")
         if len(self.weights) < 2:
-            raise InputError("feedback weighs a client's own model against the federated one; here is one model only")
+            raise InputError("feedback needs a client's own model and the federated one; this folder has only one")
         places = {str(name): place for place, name in enumerate(self.artefact.info.classes)}
         name_of = labels_of(self.artefact.info.classes)
         classes = [places.get(name_of(each), -1) for each in np.asarray(labels).tolist()]

@@ -60,7 +60,7 @@ def predict_file(model: ClientModel, path: Path, id: str | None = None, limit: i
         for row, column, reason in found:
             problems[row] = "; ".join(filter(None, (problems.get(row), f"column {column}: {reason}")))
         if id is not None and id not in table:
-            raise unknown("column, --id", id, table)
+            raise unknown("column", id, table, of="(--id)")
         carried = id or schema.id
         names = {carried: list(table[carried])} if carried is not None and carried in table else {}
     elif id is not None:

@@ -183,9 +183,13 @@ def evaluate(site: "Site", client: Client, received: Question) -> Payload:
             found = judgement.scores(predicted, judgement.deciding, shares, data.val)
             judgement.notes[deciding] = _value(found, judgement.deciding)
     if received.general:
-        alike = judgement.one_model
+        one_model = judgement.one_model
         some, everybody = site.tests.general(
-            client.id, judgement.predict, alike, site.config.seed, common=alike is not None and common is alike
+            client.id,
+            judgement.predict,
+            one_model,
+            site.config.seed,
+            common=one_model is not None and common is one_model,
         )
         judgement.notes |= {"some": some, "all": everybody}
     values = {metric.field: metric.measure(judgement) for metric in site.metrics}

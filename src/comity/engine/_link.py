@@ -42,12 +42,12 @@ class Link(ABC):
         verb: Verb,
         questions: Mapping[int, Payload],
         round: int,
-        lost: Collection[int] = (),
+        dropped: Collection[int] = (),
         shared: Tensor | None = None,
     ) -> dict[int, Payload]:
         """Ask each client to do ``verb``; returns answers by client, in order.
 
-        Clients in ``lost`` work but never answer. An answer is left out if it does not fit its declaration, the
+        Clients in ``dropped`` work but never answer. An answer is left out if it does not fit its declaration, the
         question, ``shared`` or most other answers.
         """
         for question in questions.values():
@@ -55,7 +55,7 @@ class Link(ABC):
                 raise TypeError(f"{verb.name} is sent {type(question).__name__}, not {verb.message.__name__}")
         self.failures, self.warnings = {}, []
         replies = self.deliver(verb, questions, round)
-        answers = {cid: replies[cid] for cid in sorted(replies) if cid not in lost}
+        answers = {cid: replies[cid] for cid in sorted(replies) if cid not in dropped}
         self.traffic[verb.name][0] += sum(question.bytes for question in questions.values())
         self.traffic[verb.name][1] += sum(reply.bytes for reply in answers.values())
         admitted, rejected = admit(verb, questions, answers, shared)

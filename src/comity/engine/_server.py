@@ -124,10 +124,10 @@ class Server:
         before = self._traffic() if self.round > 1 else (0, 0)  # the first round includes what was asked before it
         started = time.perf_counter()
         cohort = self.sample()
-        lost = self.choose_dropouts(cohort)
+        dropped = self.choose_dropouts(cohort)
 
         # 2. Let them fit.
-        replies = self.fit(cohort, lost)
+        replies = self.fit(cohort, dropped)
         trained = time.perf_counter()
 
         # 3. Update the state from their replies.
@@ -137,7 +137,7 @@ class Server:
 
         losses = [reply.train_loss for reply in replies.values() if not math.isnan(reply.train_loss)]
         after = self._traffic()
-        self.record.cohort, self.record.lost = cohort, lost
+        self.record.cohort, self.record.lost = cohort, dropped
         self.record.train_loss = sum(losses) / len(losses) if losses else math.nan
         self.record.bytes = Traffic(down=after[0] - before[0], up=after[1] - before[1])
         self.record.seconds = Seconds(train=trained - started, aggregate=merged - trained)
@@ -154,10 +154,10 @@ class Server:
         chance = torch.rand(len(cohort), generator=self.random("dropout"))
         return [cid for cid, p in zip(cohort, chance.tolist(), strict=True) if p < self.config.dropout]
 
-    def fit(self, cohort: Sequence[int], lost: Sequence[int] = ()) -> dict[int, Reply]:
+    def fit(self, cohort: Sequence[int], dropped: Sequence[int] = ()) -> dict[int, Reply]:
         """Let these clients fit the method's messages; returns the replies of clients that do not drop out."""
         messages = {cid: self.method.send(self, cid) for cid in cohort}
-        replies: dict[int, Reply] = self.ask_clients("fit", messages, lost)
+        replies: dict[int, Reply] = self.ask_clients("fit", messages, dropped)
         for extension in self.extensions:
             replies = extension.replies(self, replies, messages)
         for cid in list(replies):
@@ -210,9 +210,9 @@ class Server:
             raise ComityError(f"no client gave a usable answer to {verb.__name__!r}: {self.first_failure}")
         return replies
 
-    def ask_clients(self, verb: str, questions: Mapping[int, Payload], lost: Sequence[int] = ()) -> dict[int, Any]:
+    def ask_clients(self, verb: str, questions: Mapping[int, Payload], dropped: Sequence[int] = ()) -> dict[int, Any]:
         """Answers by client. A client that fails, or whose reply is unusable, is left out and recorded."""
-        replies = self.link.ask(self.verbs[verb], questions, self.round, lost, self.theta)
+        replies = self.link.ask(self.verbs[verb], questions, self.round, dropped, self.theta)
         self.record.failed |= {cid: f"{verb}: {why}" for cid, why in self.link.failures.items()}
         self.record.warnings += self.link.warnings
         return replies

@@ -141,7 +141,7 @@ def collect(
         if places[real(path)] > 1:
             raise ComityError(f"{path} is given twice")
         if base is not None and real(path) == real(base):
-            raise ComityError(f"{path} is the base and a client")
+            raise ComityError(f"{path} is both the base and a client's model")
     start = None if base is None else open_checkpoint(base)
     opened: dict[int, Checkpoint] = {}
     bad: dict[int, str] = {}

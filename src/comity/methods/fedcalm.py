@@ -25,9 +25,9 @@ class FedCALM(FedRep):
 
     Options:
         eps: margin by which the step should help every client in every layer, as in the rule CALM
-        C: penalty for missing the margin, as in the rule CALM. Best values in the paper (section 9.2): CIFAR10 0.1
-            (CNN), 1 (ResNet4), 10 (deeper networks); CIFAR100 10; Flowers102 100 (CNN, ResNet4), 10 (deeper networks);
-            CINIC10 1
+        C: penalty for falling short of the margin, as in the rule CALM. Best values in the paper (section 9.2): CIFAR10
+            0.1 (CNN), 1 (ResNet4), 10 (deeper networks); CIFAR100 10; Flowers102 100 (CNN, ResNet4), 10 (deeper
+            networks); CINIC10 1
         scale: unit of eps, as in the rule CALM: absolute, as printed in the paper (none), or the mean length of the
             layer's updates (layer)
         stages: 1: the projection only (Only Proj in the paper); 2: the projection and CALM's optimisation problem

@@ -17,8 +17,7 @@ class FedFV(FedAvg):
 
     Options:
         alpha: share of the clients, those with the largest losses, whose updates stay unchanged
-        tau: number of earlier rounds: updates of clients that took part in them, but not in this round, are taken into
-            account
+        tau: number of earlier rounds from which updates of clients that are absent now are used
     """
 
     alpha: Share = 0.1

@@ -1,7 +1,7 @@
-"""Nets that are a chain of plain layers: their gradients and SGD without autograd.
+"""Gradients and SGD without autograd, for networks that are a chain of plain layers.
 
-A small net spends its time between operations, not in them. Here a step is the few products that it consists of: a
-linear layer's gradient is added to its weights by the product that makes it and is never stored.
+In a small network most of the time is overhead between operations. Here a step consists of a few matrix products: the
+product that computes a linear layer's gradient adds it to the weights, so that the gradient is never stored.
 """
 
 import re
@@ -23,7 +23,7 @@ Layers = list[tuple[str, nn.Module]]
 
 
 def chain_of(net: nn.Module) -> Layers | None:
-    """Its layers in order, each with the part that it belongs to; ``None`` for any other net, and on a GPU."""
+    """The layers of a chain in order, each with its part; ``None`` if the network is no chain or is on a GPU."""
     if type(net).forward is not Net.forward or [part for part, _ in net.named_children()] != ["body", "head"]:
         return None
     body, head = net.get_submodule("body"), net.get_submodule("head")
@@ -50,11 +50,11 @@ class Step:
 
     @property
     def rest(self) -> float:
-        """What is left of a weight before its gradient is subtracted."""
+        """Factor on a weight before its gradient is subtracted."""
         return 1 - self.lr * (self.decay + self.pull)
 
     def toward(self, model: "Model", parts: Sequence[str], anchor: Tensor | None) -> dict[int, Tensor]:
-        """What the anchor adds to each parameter of these parts in a step, by the parameter's id."""
+        """The term that the anchor adds to each parameter in a step, by the parameter's id."""
         if anchor is None:
             return {}
         pieces = zip(model.parameters(*parts), model.split(anchor, *parts), strict=False)
@@ -62,7 +62,7 @@ class Step:
 
 
 class Descent:
-    """SGD on ``parts`` of a chain; ``anchor``, if any, is a vector of the same parts."""
+    """SGD on some ``parts`` of a chain; an ``anchor`` is a vector of the same parts."""
 
     def __init__(self, model: "Model", parts: Sequence[str], step: Step, anchor: Tensor | None = None) -> None:
         layers = chain_of(model.net)
@@ -75,7 +75,7 @@ class Descent:
 
     @torch.no_grad()
     def step(self, x: Tensor, y: Tensor) -> float:
-        """One step on these samples; the mean loss before it."""
+        """Take one step on these samples; returns the mean loss before it."""
         for layer in self._layers:
             x = layer.forward(x)
         log_p = torch.log_softmax(x, 1)
@@ -88,11 +88,11 @@ class Descent:
 
 
 FeatureLoss = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""Of features (samples, numbers) and labels: what is added to the cross-entropy, and its derivative by the features."""
+"""From features (samples, numbers) and labels: a term of the loss, and its derivative by the features."""
 
 
 class Gradients:
-    """Loss of a batch and its gradient by ``parts`` of a chain: autograd's operations and bits, without a graph."""
+    """Loss of a batch and its gradient by some ``parts`` of a chain, bit-identical to autograd's, without a graph."""
 
     def __init__(self, layers: Layers, parts: Sequence[str], on_features: FeatureLoss | None = None) -> None:
         step, self._on_features = Step(lr=0.0), on_features
@@ -120,7 +120,7 @@ class Gradients:
 
 
 class _Layer:
-    """A layer's forward pass, which remembers what it needs, and its backward pass, which also takes the step."""
+    """A layer: its forward pass stores what the backward pass needs; the backward pass also takes the step."""
 
     learns = False
 
@@ -133,7 +133,7 @@ class _Layer:
         raise NotImplementedError
 
     def gradient(self, d: Tensor, further: bool) -> tuple[Tensor, list[Tensor]]:
-        """The derivative before the layer, if anything further down learns, and by its weight and bias, if they do."""
+        """The gradient by the layer's input, if lower layers are trained, and by its weight and bias, if they are."""
         return self.backward(d, further), []
 
 
@@ -238,5 +238,5 @@ _LAYERS: dict[type[nn.Module], Callable[..., _Layer]] = {
     nn.ReLU: _ReLU,
     nn.Flatten: _Flatten,
 }
-# Their initials spell a net's layers, for the pattern of a chain.
+# Initials of layer types, to match a network's layers with the pattern of a chain.
 _LETTERS: dict[type, str] = {layer: layer.__name__[0] for layer in _LAYERS}

@@ -1,8 +1,8 @@
-"""Plain SGD on a small chain as one call into C for all steps: no Python between them, and its lock is free meanwhile.
+"""Plain SGD on a small chain in C: one call does all steps and releases Python's lock.
 
-``steps.c`` is compiled by the machine's own compiler when it is first needed, and kept in the user's cache. Where there
-is no compiler or no AVX2, or what it made does not agree with ``Descent``, nets train by that; the two differ by
-rounding alone.
+``steps.c`` is compiled by the machine's own compiler on first use, and kept in the user's cache. Without a compiler or
+AVX2, or if the compiled steps do not agree with ``Descent``, ``Descent`` trains the network; the two differ only by
+rounding.
 """
 
 import copy
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 CONV, POOL, RELU, FLAT, LINEAR = range(5)
 MOST_CHANNELS = 16
-"""Of a convolution: with more, torch's own is the faster one, but for small batches by wide instructions."""
-SMALL_BATCH, WIDE = 32, 16  # samples, and numbers that an instruction takes (AVX-512)
+"""Maximum channels of a convolution: with more, torch is faster, except for small batches with wide instructions."""
+SMALL_BATCH, WIDE = 32, 16  # samples, and numbers per instruction (AVX-512)
 GRADIENT = Step(lr=-1.0, decay=-1.0)
-"""What this step makes of weights is their gradient: the weights are cancelled."""
+"""A step that replaces weights by their gradient."""
 FLAGS = ("-O3", "-march=native", "-shared", "-fPIC", "-lm")
 
 
@@ -52,7 +52,7 @@ class _Layer(ctypes.Structure):
 
 
 def can_compile(model: "Model", batch_size: int) -> bool:
-    """Whether this net is a chain that the compiled steps take, they are to be had here, and torch is not faster."""
+    """Whether the compiled steps are available, support this network, and are at least as fast as torch."""
     layers = chain_of(model.net)
     if layers is None or not all(_takes(layer) for _, layer in layers) or not _agrees():
         return False
@@ -60,7 +60,7 @@ def can_compile(model: "Model", batch_size: int) -> bool:
 
 
 def _largest_batch(layers: Layers) -> float:
-    """The largest one for which torch is not faster."""
+    """The largest batch for which torch is not faster."""
     channels = max((layer.out_channels for _, layer in layers if isinstance(layer, nn.Conv2d)), default=0)
     library = _library()
     assert library is not None
@@ -80,7 +80,7 @@ def _takes(layer: nn.Module) -> bool:
 
 @cache
 def _agrees() -> bool:
-    """Whether there are compiled steps, and they do what ``Descent`` does to a small net with every kind of layer."""
+    """Whether the compiled steps exist and agree with ``Descent`` on a small network with every kind of layer."""
     from comity.nn._model import Model  # which imports this file
 
     if _library() is None:
@@ -150,7 +150,7 @@ class CompiledGradients:
 
 
 def outputs(model: "Model", x: Tensor) -> Tensor:
-    """What the net makes of these samples."""
+    """The network's outputs for these samples."""
     library, program = _library(), _program(model.net, x.shape[1:])
     assert library is not None
     layers, x, found = program.layers, program.samples(x), torch.empty(len(x), program.layers[-1].C)
@@ -159,7 +159,7 @@ def outputs(model: "Model", x: Tensor) -> Tensor:
 
 
 def _program(module: nn.Module, shape: Sequence[int], chain: Layers | None = None) -> "_Program":
-    """A module as ``steps.c`` wants it, for samples of this shape. ``chain``: the layers of what is not a whole net."""
+    """The program of a module for samples of this shape; ``chain``: its layers, if it is only a part of a network."""
     program = _programs.get(module)
     if program is None or program.shape != shape or not program.in_place():
         chain = chain or chain_of(module)
@@ -169,7 +169,7 @@ def _program(module: nn.Module, shape: Sequence[int], chain: Layers | None = Non
 
 
 class _Program:
-    """A chain in C for samples of one shape; to make it takes as long as some steps of a small net."""
+    """A chain in C for samples of one shape. Creating it takes as long as a few steps of a small network."""
 
     def __init__(self, chain: Layers, shape: tuple[int, ...]) -> None:
         self.shape = size = shape
@@ -196,7 +196,7 @@ class _Program:
                 kind = RELU
             elif isinstance(layer, nn.Flatten):
                 kind, size = FLAT, (torch.Size(size).numel(),)
-                if not layers:  # what has no image layers is flat from the start
+                if not layers:  # without image layers the samples are flat already
                     continue
             else:
                 assert isinstance(layer, nn.Linear)
@@ -207,7 +207,7 @@ class _Program:
         self._room, self._most = torch.zeros(0, dtype=torch.int64), -1
 
     def in_place(self) -> bool:
-        """Whether the module's weights are still where they were."""
+        """Whether the module's weights still have the same addresses."""
         return all(
             getattr(self.layers[place], name) == tensor.data_ptr()
             for place, _, tensors in self.learning
@@ -215,11 +215,11 @@ class _Program:
         )
 
     def samples(self, x: Tensor) -> Tensor:
-        """As ``steps.c`` wants them for this chain."""
+        """The samples in the memory layout of ``steps.c``."""
         return x.contiguous(memory_format=torch.channels_last) if self.layers[0].h else x.flatten(1).contiguous()
 
     def room(self, most: int) -> int:
-        """Memory for activations and derivatives of batches of up to this size, kept from call to call."""
+        """Address of memory for activations and gradients of batches up to this size, reused by later calls."""
         if most > self._most:
             library = _library()
             assert library is not None
@@ -230,7 +230,7 @@ class _Program:
     def descend(
         self, layers: "ctypes.Array[_Layer]", x: Tensor, y: Tensor, order: Tensor, sizes: Sequence[int], step: Step
     ) -> float:
-        """Steps of these layers, which are the program's own or a copy of them."""
+        """Take steps with these layers: the program's own, or a copy of them; returns the sum of mean losses."""
         library = _library()
         assert library is not None
         x, counts = self.samples(x), (ctypes.c_int64 * len(sizes))(*sizes)
@@ -239,28 +239,28 @@ class _Program:
 
 
 _programs: WeakKeyDictionary[nn.Module, _Program] = WeakKeyDictionary()
-"""The newest of each module; a model is used by one thread at a time."""
+"""The newest program of each module; a model is used by one thread at a time."""
 
 
 def _laid_out(tensor: Tensor) -> Tensor:
-    """The same, where it is not so already, as ``steps.c`` has weights: those of a convolution with channels last."""
+    """The tensor in the memory layout of ``steps.c``: weights of a convolution with channels last."""
     return tensor.contiguous(memory_format=torch.channels_last if tensor.ndim == 4 else torch.contiguous_format)
 
 
 @cache
 def _library() -> ctypes.CDLL | None:
-    """The compiled steps; ``None`` where they cannot be made, are not the user's own, or do not agree."""
+    """The compiled steps; ``None`` if they cannot be compiled, or if other users may write them."""
     compiler = shutil.which("cc")
     if compiler is None or os.name != "posix":
         return None
     source = files("comity.nn").joinpath("steps.c").read_text()
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "comity"
     try:
-        # what the compiler makes of "native" differs by machine, and a cache may be shared by several
+        # "native" differs between machines, and several machines may share a cache
         native = subprocess.run(
             [compiler, "-march=native", "-dM", "-E", "-"], input=b"", capture_output=True, check=True
         )
-        if b"__AVX2__" not in native.stdout:  # what the compiler makes of it elsewhere may be slower than torch
+        if b"__AVX2__" not in native.stdout:  # without AVX2, compiled steps may be slower than torch
             return None
         key = hashlib.sha256(repr((source, FLAGS, native.stdout)).encode()).hexdigest()[:16]
         file = folder / f"steps-{key}.so"
@@ -271,9 +271,9 @@ def _library() -> ctypes.CDLL | None:
                 subprocess.run(words, input=source.encode(), capture_output=True, check=True)
                 part.chmod(0o700)
         if any(path.stat().st_uid != os.getuid() or path.stat().st_mode & 0o022 for path in (folder, file)):
-            return None  # somebody else could have put code there
+            return None  # another user could have placed code there
         library = ctypes.CDLL(str(file))
-    except (OSError, subprocess.SubprocessError, RuntimeError):  # RuntimeError: there is no home
+    except (OSError, subprocess.SubprocessError, RuntimeError):  # RuntimeError: no home folder
         return None
     number, pointer, real = ctypes.c_int64, ctypes.c_void_p, ctypes.c_float
     library.comity_lanes.restype = library.comity_room.restype = number

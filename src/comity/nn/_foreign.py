@@ -21,7 +21,7 @@ def foreign(make: Callable[..., nn.Module] | str, shape: tuple[int, ...], classe
     if isinstance(make, str):
         name, make = make, user_code("model", make, ":")
         if not callable(make):
-            raise ComityError(f"model {name!r} is no class or function that makes a net")
+            raise ComityError(f"model {name!r} is no class or function that creates a network")
     parameters = inspect.signature(make).parameters
     known = {"num_classes": classes, "classes": classes, "shape": shape}
     takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
@@ -38,7 +38,7 @@ def with_head(net: nn.Module, shape: tuple[int, ...], classes: int, head: str | 
         return net
     layers = {name: layer for name, layer in net.named_modules() if isinstance(layer, nn.Linear)}
     if head is not None and head not in layers:
-        raise unknown("linear layer, model.head", head, layers)
+        raise unknown("linear layer", head, layers, of="(model.head)")
     path = _found(net, layers, shape) if head is None else head
     if path is None:
         return Whole(net, NoHead())

@@ -1,4 +1,4 @@
-"""A module seen as one vector."""
+"""A network as one vector."""
 
 import copy
 import weakref
@@ -19,11 +19,11 @@ from comity.nn._compiled import CompiledGradients
 BUFFERS = "buffers"
 BATCHNORM = "batchnorm"
 GradientOfBatch = Callable[[Tensor, Tensor], tuple[Tensor, list[Tensor]]]
-"""Of samples and labels: the mean loss, and its gradient by each parameter."""
+"""From samples and labels: the mean loss, and its gradient by each parameter."""
 
 
 def gradients_of(loss: Callable[[Tensor, Tensor], Tensor], params: Sequence[Tensor]) -> GradientOfBatch:
-    """Of a batch: any loss, and its gradient by autograd."""
+    """A function from a batch to a loss and its gradient by autograd."""
 
     def find(x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
         with torch.enable_grad():
@@ -94,7 +94,7 @@ class Model:
         }
 
     def parts(self, *names: str) -> tuple[str, ...]:
-        """The parts that these names stand for, in the order in which they lie in a vector."""
+        """The parts with these names, in the order of a vector."""
         wanted = {part for name in names or ("all",) for part in self._groups.get(name, (name,))}
         return tuple(part for part in self._tensors if part in wanted)
 
@@ -102,16 +102,16 @@ class Model:
         return [tensor for part in self.parts(*names) for tensor in self._tensors[part]]
 
     def parameters(self, *names: str) -> list[Tensor]:
-        """The trainable tensors of these parts: all but the buffers."""
+        """The trainable tensors of these parts: all except the buffers."""
         return [t for part in self.parts(*names) if part != BUFFERS for t in self._tensors[part]]
 
     def layout(self, *names: str) -> Layout:
-        """Names and places of the trainable tensors in the vector of these parts; buffers lie behind them."""
+        """Names and positions of the trainable tensors in the vector of these parts; buffers follow them."""
         name_of = {id(tensor): name for name, tensor in self.net.named_parameters()}
         return Layout((name_of[id(tensor)], tuple(tensor.shape)) for tensor in self.parameters(*names))
 
     def variances(self, *names: str) -> dict[str, slice]:
-        """Where BatchNorm's running variances, which are never negative, lie in the vector of these parts, by name."""
+        """Positions of BatchNorm's running variances (never negative) in the vector of these parts, by name."""
         found, start = {}, sum(tensor.numel() for tensor in self.parameters(*names))
         for name, tensor in self.net.named_buffers() if BUFFERS in self.parts(*names) else ():
             if tensor.is_floating_point():
@@ -133,12 +133,12 @@ class Model:
 
     @torch.no_grad()
     def write(self, vector: Tensor, *names: str) -> None:
-        """Put a vector of these parts into the network."""
+        """Write a vector of these parts into the network."""
         for tensor, piece in zip(self.tensors(*names), self.split(vector, *names), strict=True):
             tensor.copy_(piece)
 
     def hold(self, vector: Tensor) -> None:
-        """``write`` the whole model, unless it is the vector that was held last and is unchanged since."""
+        """Write a vector of the whole model, unless it is the one written last and neither has changed since."""
         if self.held is None or self.held[0]() is not vector or self.held[1] != self._versions(vector):
             self.write(vector)
             self.held = weakref.ref(vector), self._versions(vector)
@@ -147,7 +147,7 @@ class Model:
         return [(id(tensor), tensor._version) for tensor in (vector, *self.tensors())]
 
     def split(self, vector: Tensor, *names: str) -> list[Tensor]:
-        """Views of a vector of these parts, shaped as their tensors."""
+        """Views of a vector of these parts, in the shapes of their tensors."""
         tensors = self.tensors(*names)
         if vector.numel() != sum(t.numel() for t in tensors):
             wanted = sum(t.numel() for t in tensors)
@@ -188,7 +188,7 @@ class Model:
         return F.cross_entropy(self.net(x), y)
 
     def gradients(self, *names: str, on_features: FeatureLoss | None = None) -> GradientOfBatch:
-        """A function of a batch ``(x, y)``: its loss, and the gradient by the parameters of these parts, in order.
+        """A function from a batch ``(x, y)`` to its loss and the gradient by the parameters of these parts, in order.
 
         ``on_features`` is added to the cross-entropy of head and body. The result is bit-identical to
         ``torch.autograd.grad``, unless gradients are compiled.
@@ -207,7 +207,7 @@ class Model:
         return gradients_of(loss, self.parameters(*names))
 
     def head_gradients(self) -> GradientOfBatch:
-        """The same for the head by itself, of features and labels."""
+        """The same for the head only, from features and labels."""
         head = self.net.get_submodule("head")
         if (layers := chain_of(self.net)) is not None:
             if self._compiled:

@@ -1,4 +1,4 @@
-"""Base class of architectures: a body that makes features, and a linear head."""
+"""Base class of architectures: a body that computes features, and a linear head."""
 
 from typing import ClassVar
 

@@ -1,4 +1,4 @@
-"""Residual nets of basic blocks: with BatchNorm, and without any normalisation of activations."""
+"""Residual networks of basic blocks, with BatchNorm or without normalisation of activations."""
 
 import math
 from collections import OrderedDict
@@ -26,7 +26,7 @@ def _body(
     after_conv: Modules,
     after_stages: Modules,
 ) -> nn.Sequential:
-    """The stem, stages of 64, 128, 256, 512 channels, the mean over pixels; layers are named as in torchvision."""
+    """Stem, stages of 64, 128, 256 and 512 channels, and mean over pixels, with torchvision's layer names."""
     side = min(shape[1:])
     small = stem == "small" or (stem == "auto" and side < 64)
     layers: OrderedDict[str, nn.Module] = OrderedDict(conv1=conv(shape[0], 64, *((3, 1) if small else (7, 2))))
@@ -70,12 +70,13 @@ class _Block(nn.Module):
 
 
 class _ResNet(Net):
-    """PFLlib, and so perhaps FedCALM, has the stem ``imagenet`` at any size and no running statistics.
+    """Residual network with a stem for large or small images.
 
-    After the small stem a map of 2 pixels per side is not halved further (8×8 images).
+    PFLlib, and so perhaps FedCALM, uses the stem ``imagenet`` at any size, without running statistics. After
+    the small stem a map of 2 pixels per side is not halved further (8×8 images).
 
     Options:
-        stem: imagenet is a 7×7 convolution of stride 2 and a max-pool, small a 3×3 of stride 1 alone; auto takes small
+        stem: imagenet is a 7×7 convolution of stride 2 and a max-pool, small a 3×3 one of stride 1; auto takes small
             below 64 pixels
         running: whether BatchNorm keeps running statistics for evaluation; without them it uses those of the test
             batch, and there are no buffers
@@ -128,7 +129,7 @@ _GAMMA = math.sqrt(2 / (1 - 1 / math.pi))  # 1 / the standard deviation of the R
 
 
 class _StandardConv(nn.Conv2d):
-    """Scaled weight standardisation: whatever is learnt, a filter has mean 0 and variance (gain · scale)² / fan-in."""
+    """Convolution with scaled weight standardisation: filters have mean 0 and variance (gain · scale)² / fan-in."""
 
     def __init__(self, n: int, m: int, kernel: int, stride: int, scale: float = _GAMMA) -> None:
         super().__init__(n, m, kernel, stride, kernel // 2)
@@ -148,7 +149,7 @@ class _StandardConv(nn.Conv2d):
 
 
 class _FreeBlock(nn.Module):
-    """x + α f(x / β), where β is the standard deviation x is expected to have at the start."""
+    """Block x + α f(x / β), where β is the expected standard deviation of x at initialisation."""
 
     def __init__(self, n: int, m: int, stride: int) -> None:
         super().__init__()
@@ -171,7 +172,7 @@ class NFResNet18(Net):
     channel, the ReLU's gain √(2 / (1 - 1/π)) in the weights, α = 0.2, no SkipInit, no dropout.
 
     Options:
-        stem: imagenet is a 7×7 convolution of stride 2 and a max-pool, small a 3×3 of stride 1 alone; auto takes small
+        stem: imagenet is a 7×7 convolution of stride 2 and a max-pool, small a 3×3 one of stride 1; auto takes small
             below 64 pixels
     """
 

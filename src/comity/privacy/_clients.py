@@ -271,8 +271,8 @@ class MaskedClients:
 
     def _check_known(self, party: Party, left: list[int], tensors: dict[str, Tensor]) -> None:
         """Reject a sum if, after dropouts, fewer than ``min_clients`` may know a column that this client knows."""
-        lost = len(set(party.survivors(UPDATES)) - set(left))
-        if bool((tensors["known"][tensors["terms"].any(0)] - lost < self.min_clients).any()):
+        dropped = len(set(party.survivors(UPDATES)) - set(left))
+        if bool((tensors["known"][tensors["terms"].any(0)] - dropped < self.min_clients).any()):
             raise Rejected.because("known")
 
     def _agree(self, party: Party, received: Survivors, tensors: dict[str, Tensor]) -> Agreement:

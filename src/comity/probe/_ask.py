@@ -89,8 +89,8 @@ class Answer:
         yield self.table
         yield Text(
             f"Similar gained: how many similar clients of {len(calibration()['federations'])} natural federations "
-            "gained by joining, with FedAvg, a small network and a tuned learning rate. Similar: the same two logistic "
-            f"regressions differed as much (docs/how-to/ask.md). Took {self.seconds:.1f} s.",
+            "gained by joining, with FedAvg, a small network and a tuned learning rate. Similar: with a similar gain "
+            f"in this comparison of two logistic regressions (docs/how-to/ask.md). Took {self.seconds:.1f} s.",
             style="dim",
         )
 

@@ -9,6 +9,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from comity import __version__
+from comity._labels import EVALUATED
 from comity._overlay import owner
 from comity._words import counted, number
 from comity.compare import LoadedStudy, Table
@@ -138,7 +139,7 @@ def _versions(study: LoadedStudy) -> dict[str, str]:
         if run.result is not None:
             machine = {"Python": "python", "system": "system", "cores": "cores"}
             parts = run.result.versions | {name: run.result.machine.get(key) for name, key in machine.items()}
-            for key, value in (parts | {"models evaluated as": run.info.eval_point}).items():
+            for key, value in (parts | {"models evaluated": EVALUATED[run.info.eval_point]}).items():
                 if value is not None:
                     seen.setdefault(key, {})[str(value)] = None
     return {key: ", ".join(values) for key, values in seen.items()} or {"": "no run is finished yet"}

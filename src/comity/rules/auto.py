@@ -31,7 +31,7 @@ class Auto(Rule):
 
     Options:
         arms: rules to choose from, separated by commas; options follow the rule's name, as in ConFREE c=0.3
-        every: number of rounds between a trial that changed the choice and the next trial
+        every: rounds from a trial to the next one, if it changed the choice; otherwise the wait doubles
         memory: factor on all earlier scores at each trial
         rate: speed at which choices with regret lose weight
     """

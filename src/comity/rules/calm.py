@@ -10,7 +10,7 @@ from comity.rules.solvers import Solution, box, times
 
 
 class CALM(Rule):
-    """The update closest to the projected mean that helps every client by a margin; missing the margin has a price.
+    """The update closest to the projected mean that helps every client by a margin; falling short is penalised.
 
     Paper: FedCALM, Zheng et al., CVPR 2025.
 
@@ -25,7 +25,7 @@ class CALM(Rule):
 
     Options:
         eps: margin by which the step should help every client
-        C: price of missing the margin; the paper's best values are 0.1, 1, 10 and 100
+        C: penalty for falling short of the margin; the paper's best values are 0.1, 1, 10 and 100
         by: weight of a client in the projected mean: equal for all (the paper), or its number of samples
         scope: solve for each layer (the paper), or for the whole model
         scale: unit of eps: as printed in the paper (none), or the mean length of the layer's updates (layer)

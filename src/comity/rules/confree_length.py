@@ -8,7 +8,7 @@ from comity.rules.solvers import Solution, norm, times
 class ConFREELength(ConFREE):
     """Control for ConFREE: the direction of the uniform mean with ConFREE's step length.
 
-    Paper: none; it separates the direction of ConFREE (Zheng et al., AAAI 2025) from its length.
+    Paper: comity's own, to separate the direction of ConFREE (Zheng et al., AAAI 2025) from its length.
 
     Equation: d = |d₀| m / |m| for ConFREE's update d₀ and m = (1/N) Σ Δᵢ.
 

@@ -35,8 +35,8 @@ class FairDescent(Remembering):
           that sends 100 times its update makes the step eleven times as long.
 
     Options:
-        least_descent: leave f out of a step if |d| with f is less than this share of |d| without f, the common descent;
-            0 never does (the supplement), 1 does whenever f shortens d
+        least_descent: leave the fairness term f out of a step that it shortens to less than this share (0 = never, as
+            in the supplement; 1 = whenever it shortens the step)
         unit: length to which all updates are scaled: the median or the mean length of the updates present
         scope: solve for the whole model, or for each layer (FedLF)
     """

@@ -26,7 +26,7 @@ class FedFV(Remembering):
 
     Options:
         alpha: share of the clients, those with the largest losses, whose updates stay unchanged
-        tau: number of earlier rounds whose absent clients are taken into account
+        tau: number of earlier rounds from which updates of clients that are absent now are used
     """
 
     needs_losses = True

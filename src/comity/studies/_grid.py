@@ -184,7 +184,7 @@ def expand(entries: Mapping[str, Any]) -> list[Config]:
     for key, options in sorted(known.items()):
         kind, _, option = key.partition(".")
         if option not in options:
-            raise unknown(f"option of {kind}", option, options)
+            raise unknown("option", option, options, of=f"of a {kind}")
     return select(list(cells.values()), section(entries, "only"))
 
 

@@ -101,7 +101,7 @@ def published_for(example: str) -> list[Published]:
     return [row for name in names for row in published(name)]
 
 
-def beside(study: LoadedStudy, example: str) -> str:
+def published_table(study: LoadedStudy, example: str) -> str:
     """Published numbers next to those of a study, as a Markdown table, or a line that says that there are none.
 
     Empty if the example reproduces no table, or no run is finished.

@@ -25,7 +25,7 @@ class ByColumn(Partition):
 
     def share(self, dataset: Dataset, clients: int, random: np.random.Generator) -> list[Share]:
         if self.column not in dataset.columns:
-            raise unknown(f"column of {dataset.name}, partition.column", self.column, dataset.columns)
+            raise unknown("column", self.column, dataset.columns, of=f"of {dataset.name} (partition.column)")
         values = dataset.columns[self.column]
         order = random.permutation(len(dataset))
         order = order[np.argsort(values[order], kind="stable")]

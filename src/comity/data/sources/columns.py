@@ -138,7 +138,7 @@ def _sheet(path: Path, budget: Budget, sheet: str | None) -> Columns:
         book = load_workbook(path, read_only=True, data_only=True, keep_links=False)
     try:
         if sheet is not None and sheet not in book.sheetnames:
-            raise unknown("sheet, data.sheet", sheet, book.sheetnames)
+            raise unknown("sheet", sheet, book.sheetnames, of="(data.sheet)")
         chosen = book[sheet or book.sheetnames[0]]
         chosen.reset_dimensions()  # the file's own dimensions may be wrong
 

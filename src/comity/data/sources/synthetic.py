@@ -26,7 +26,7 @@ class Synthetic:
         channels: channels per image
         size: pixels per side
         label_shift: share of a client's samples that comes from its favourite class
-        feature_shift: size of a client's own pattern, added to all of its images; at 1 clients differ like classes
+        feature_shift: size of a client's own pattern, added to all its images; at 1, clients differ as much as classes
         concept_shift: share of the classes whose labels a client permutes
         noise: standard deviation within a class
     """

@@ -170,7 +170,7 @@ def _chosen(option: str, given: str | None, columns: Iterable[str], usual: Seque
     elif given.lower() in by_name:
         found = given if given in by_name.values() else by_name[given.lower()]
     else:
-        raise unknown(f"column, {option}", given, columns)
+        raise unknown("column", given, columns, of=f"({option})")
     if found is not None and f"{found} (2)" in by_name.values():
         raise ComityError(f"{option}: two columns are called {found}; rename one of them")
     return found
@@ -203,7 +203,7 @@ def _given_schema(about: DataFiles) -> Schema:
 def _require_columns(name: str, schema: Schema) -> None:
     if not schema.used:
         left_out = ", ".join(f"{one_line(column, 40)} ({why})" for column, why in schema.left_out.items())
-        raise ComityError(f"data {name}: no column to learn from; left out: {left_out or 'none'}")
+        raise ComityError(f"data {name}: no column to learn from{f'; left out: {left_out}' if left_out else ''}")
 
 
 def _notes(schema: Schema, columns: Mapping[str, Cells], blank_rows: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""The client's side: any verb of the method, where the data is."""
+"""The client's app: trains and evaluates on this site's data."""
 
 from comity.flower import client_app
 

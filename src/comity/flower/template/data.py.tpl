@@ -1,7 +1,7 @@
 """How a site loads its own data.
 
-As written, every node takes its part of the configuration's federation ($data), which is for trying things out: the
-result is that of `comity run`. To use your own data, write `load` and remove the last line.
+As written, every node takes its share of the configured data set ($data), so that you can try the app: the result
+equals that of `comity run`. To use your own data, write `load` and remove the last line.
 """
 
 import torch
@@ -18,7 +18,7 @@ def load(context: Context) -> ClientData:
     return ClientData(
         id=int(context.node_config["partition-id"]),
         train=Split(kept["x"], kept["y"]),
-        val=empty,  # FEDORA and a few others need some
+        val=empty,  # FEDORA and a few other methods need validation samples
         test=Split(kept["test_x"], kept["test_y"]),
     )
 

@@ -23,19 +23,21 @@ clientapp = "$package.client_app:app"
 [tool.flwr.app.config]
 $entries
 
-# How long the server waits, in seconds: for an answer, for the answer to one verb (0: the same), for a new node to
-# report which client it is, and at the start for this many clients to connect (0: all).
+# Seconds that the server waits: `timeout` for a reply, `timeout-fit` and so on for a reply to one kind of message
+# (0 = timeout), `timeout-query` for a new node to report which client it is, and `wait`, at the start, until `clients`
+# clients have connected (0 = all).
 flower.timeout = 3600.0
 $timeouts
 flower.timeout-query = 120.0
 flower.wait = 600.0
 flower.clients = 0
-# How long a question waits for a client that is not connected, or that left with the question, to connect (again).
+# Seconds that a message waits for a client that is not connected, or that disconnected before it replied, to connect.
 flower.wait-absent = 0.0
 # The folder of a run to resume after the server was stopped.
 flower.resume = ""
-# Answer `comity ask` with so many seeds (6 test each row twice) in place of training; for tables at their sites.
+# Number of seeds for an estimate like that of `comity ask` instead of training (6 test each row twice; 0 = train).
+# Only for tables at their sites.
 flower.ask = 0
-# Seats reserved for one node each, by its id or public key: "0:<node id> 1:<public key>". Other seats belong to the key
-# that takes them first; "any" lets a SuperNode without a key of its own come back after a restart.
+# Which node may be which client, by node id or public key: "0:<node id> 1:<public key>". Other clients belong to the
+# key that claims them first; "any" lets a SuperNode without a key of its own come back after a restart.
 flower.seats = ""

@@ -1,4 +1,4 @@
-"""The server's side: the run of this app's configuration."""
+"""The server's app: runs the configuration in pyproject.toml."""
 
 from comity.flower import server_app
 

@@ -1,4 +1,4 @@
-"""Where a site's samples come from: its own table, read by the common schema beside this file."""
+"""Read a site's samples from its own table, by the common schema next to this file."""
 
 from pathlib import Path
 

@@ -29,7 +29,7 @@ PLOTS.push({
   there: () => twoClasses.length > 0,
   choices: () => [],
   write(node) {
-    const headings = ["client", "tests", "positive", ...Object.values(SHARES)];
+    const headings = ["client", "predictions", "truly positive", ...Object.values(SHARES)];
     const cells = (client) => [
       String(client.n),
       String(client.positive),

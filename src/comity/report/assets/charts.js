@@ -121,14 +121,14 @@ class Frame {
     let free = -Infinity;
     for (const value of values) {
       const x = scale(value),
-        told = format(value),
-        half = widthOf(told) / 2;
+        text = format(value),
+        half = widthOf(text) / 2;
       if (grid) this.line(x, area.top, x, area.bottom, this.theme.line);
       if (x - half < free) continue;
       free = x + half + 6;
       const at = Math.min(x, this.width - half);
       this.line(x, area.bottom, x, area.bottom + 4, this.theme.axis);
-      this.text(at, area.bottom + 17, told, { anchor: "middle" });
+      this.text(at, area.bottom + 17, text, { anchor: "middle" });
     }
     if (label)
       this.text((area.left + area.right) / 2, area.bottom + 35, label, {
@@ -239,8 +239,8 @@ class Frame {
       const column = within((event.clientX - at.left) / at.width, columns),
         row = within((event.clientY - at.top) / at.height, rows);
       fill(box, { x: area.left + column * width, y: area.top + row * height, visibility: "visible" }, []);
-      const { title, rows: told } = describe(row, column);
-      tip.show(event, title, told);
+      const { title, rows: facts } = describe(row, column);
+      tip.show(event, title, facts);
     });
     pad.addEventListener("pointerleave", () => {
       box.setAttribute("visibility", "hidden");
@@ -300,10 +300,10 @@ class Frame {
 
 // The tooltips of marks as tables: tooltips with one title and different labels become one row, and rows with the same
 // labels one table. `[{ labels, rows: [[title, values]] }]`.
-function tabled(told) {
+function tabled(entries) {
   const lines = [],
     last = new Map();
-  for (const { title, rows } of told) {
+  for (const { title, rows } of entries) {
     const line = last.get(title);
     if (line && rows.every(([label]) => !line.values.has(label))) for (const [l, v] of rows) line.values.set(l, v);
     else {

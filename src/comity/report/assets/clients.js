@@ -267,7 +267,7 @@ PLOTS.push({
       ],
     }));
     const scale = Math.min(220, (area.right - left) * 0.5);
-    frame.scaleBar(left, area.bottom + 46, scale, colour, ["0 %", "", "100 %"], "of all samples of the class");
+    frame.scaleBar(left, area.bottom + 46, scale, colour, ["0 %", "", "100 %"], "share of all samples of the class");
     frame.end(area.bottom + 74);
     return worse.size ? [{ label: "worse client", colour: theme.harm, box: true }] : null;
   },

@@ -2,7 +2,7 @@
 
 const REASONS = {
   agree: [
-    "agreement",
+    "agreement of updates",
     "mean cosine of its updates with the others'",
     (run, { id }) => run.agree?.[id],
     (v) => fixed(v, 2),
@@ -64,7 +64,7 @@ PLOTS.push({
   draw(frame) {
     const { theme } = frame,
       run = focusRun(),
-      [name, label, of, told] = REASONS[state.reason];
+      [name, label, of, format] = REASONS[state.reason];
     const clients = gains(run)
       .map((client) => ({ ...client, x: of(run, client) }))
       .filter((client) => known(client.x));
@@ -79,7 +79,7 @@ PLOTS.push({
     const [low, high] = roomy([0, ...clients.map(({ gain }) => gain)], { air: 0.1 }),
       y = linear(low, high, area.bottom, area.top);
     frame.yAxis(area, y, ticks(low, high, 6), gainTick, `gain over local training, ${gainUnit()}`);
-    frame.xAxis(area, x, ticks(...x.domain, 5), told, label);
+    frame.xAxis(area, x, ticks(...x.domain, 5), format, label);
     frame.line(area.left, y(0), area.right, y(0), theme.axis, { "stroke-width": 1.5 });
     const most = Math.max(1, ...clients.map(({ train }) => train));
     for (const client of clients.sort((a, b) => b.train - a.train)) {
@@ -90,7 +90,7 @@ PLOTS.push({
         title: client.name,
         rows: [
           ["gain", `${gainOf(client.gain)} ${interval(client)}`],
-          [name, told(client.x)],
+          [name, format(client.x)],
           ["training samples", brief(client.train)],
         ],
       }));
@@ -110,7 +110,7 @@ PLOTS.push({
 });
 
 // Order clients so that similar ones are neighbours: each next one is the most similar to the last three.
-function alike(cosines) {
+function bySimilarity(cosines) {
   const left = new Set(Array.from({ length: cosines.n }, (_, i) => i)),
     order = [];
   const best = (score) => [...left].reduce((a, b) => (score(b) > score(a) ? b : a));
@@ -127,7 +127,7 @@ PLOTS.push({
   id: "cosines",
   section: "conflict",
   title: () => `Cosine of clients' updates: ${aboutRun()}`,
-  how: "Each cell is a pair of clients. Blue: similar updates. Red: opposed updates. No colour: unrelated updates, or clients that were never in the same round. The names of worse clients are red.",
+  how: "Each cell is a pair of clients. Blue: similar updates. Red: opposed updates. No colour: unrelated updates, or clients that were never in the same round. The numbers of worse clients are red; point at a cell for names.",
   there: () => data.runs.some((run) => run.cos),
   note: () =>
     focusRun().cos?.error ? `From sketches: one standard error is ± ${fixed(focusRun().cos.error, 3)}.` : "",
@@ -162,7 +162,7 @@ PLOTS.push({
       ids = Array.from({ length: cosines.n }, (_, i) => i);
     const order =
       state.order === "like"
-        ? alike(cosines)
+        ? bySimilarity(cosines)
         : state.order === "gain"
           ? ids.sort((a, b) => (gain.get(a) ?? 9) - (gain.get(b) ?? 9))
           : ids;

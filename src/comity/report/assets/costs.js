@@ -88,7 +88,7 @@ PLOTS.push({
 PLOTS.push({
   id: "slopes",
   section: "general",
-  title: () => `Accuracy on own, some others' and all clients' tests${here()}`,
+  title: () => `Accuracy on the client's own, on some and on all tests${here()}`,
   how: "Accuracy on the client's own tests (L), on its own and some others' (S), and on all clients' (G). A flat line is a general model, a steep line a personal model.",
   there: () => generalCells().length > 0,
   choices: () => [choose.setting()],
@@ -137,13 +137,13 @@ function stacked(frame, unit, parts) {
     tall = 14;
   cells.forEach((cell, row) => {
     const y = rows.middle(row) - tall / 2,
-      told = parts.map(([key, label, colour]) => [label, `${brief(cell.numbers[key])} ${unit}`, colour(theme)]);
+      facts = parts.map(([key, label, colour]) => [label, `${brief(cell.numbers[key])} ${unit}`, colour(theme)]);
     let from = 0;
     for (const [key, , colour] of parts) {
       const bar = frame.bar(x(from), y, Math.max(0.5, x(from + cell.numbers[key]) - x(from)), tall, colour(theme), {
         rx: 1.5,
       });
-      frame.tell(bar, () => ({ title: cell.label, rows: [...told, ["total", `${brief(total(cell))} ${unit}`]] }));
+      frame.tell(bar, () => ({ title: cell.label, rows: [...facts, ["total", `${brief(total(cell))} ${unit}`]] }));
       from += cell.numbers[key];
     }
     frame.text(x(from) + 8, y + tall - 3, `${brief(from)} ${unit}`);

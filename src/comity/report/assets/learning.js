@@ -41,7 +41,7 @@ function lines(frame, what, { across, label, share }) {
     else frame.curve(xs, set.m.map(y), colour, dash, mine);
   }
   const grid = [...new Set(sets.flatMap((set) => set.xs))].sort((a, b) => a - b);
-  const told = (value) => (share ? fixed(100 * value, 1) : brief(value));
+  const format = (value) => (share ? fixed(100 * value, 1) : brief(value));
   frame.follow(area, grid.map(x), (at) => {
     const near = sets
       .map((set) => {
@@ -54,7 +54,7 @@ function lines(frame, what, { across, label, share }) {
     return {
       title: `${ACROSS[across][0]} ${brief(grid[at])}`,
       rows: near.slice(0, 14).map(({ set, m, d, colour }) => {
-        return [set.cell.label, `${told(m)}${known(d) ? ` ± ${told(d)}` : ""}${share ? " %" : ""}`, colour];
+        return [set.cell.label, `${format(m)}${known(d) ? ` ± ${format(d)}` : ""}${share ? " %" : ""}`, colour];
       }),
       at: near.filter(({ exact }) => exact).map(({ m, colour }) => [y(m), colour]),
     };
@@ -117,13 +117,15 @@ PLOTS.push({
     lines(frame, state.curve, { across: state.across, label: CURVES[state.curve][0], share: CURVES[state.curve][1] }),
 });
 
+// The metric that decides is called by its name.
+const sweptLabel = () => (state.sweepOf === "value" ? deciding().label : SWEPT[state.sweepOf][0]);
 const sweptName = () => data.varying.find((option) => option.key === state.sweep).name;
 
 PLOTS.push({
   id: "sweep",
   section: "learning",
   wide: true,
-  title: () => `${upper(SWEPT[state.sweepOf][0])} by ${sweptName()}`,
+  title: () => `${upper(sweptLabel())} by ${sweptName()}`,
   how: "One curve per method and rule, with the standard deviation over seeds (for gains and differences: the 95 % interval). A horizontal line is a rule that does not have this option.",
   there: () => sweepable().length > 0,
   choices: () => [
@@ -138,7 +140,8 @@ PLOTS.push({
   ],
   draw(frame) {
     const { theme } = frame,
-      [label, number] = SWEPT[state.sweepOf],
+      label = sweptLabel(),
+      number = SWEPT[state.sweepOf][1],
       difference = ["gain", "diff"].includes(state.sweepOf),
       plain = !deciding().share && state.sweepOf === "value"; // in the metric's own unit
     const all = sweptCurves(),
@@ -168,7 +171,7 @@ PLOTS.push({
     frame.xAxis(area, x, values, (value) => (numeric ? brief(value) : String(value)), sweptName());
     if (low < 0 && high > 0) frame.line(area.left, y(0), area.right, y(0), theme.axis);
     const range = (m, d) => (d ? ` ${interval({ low: m - d, high: m + d })}` : "");
-    const told = ([m, d]) => (difference ? gainOf(m) + range(m, d) : plain ? brief(m) : spread([m, d]));
+    const format = ([m, d]) => (difference ? gainOf(m) + range(m, d) : plain ? brief(m) : spread([m, d]));
     const apart = Math.min(4, 26 / Math.max(1, curves.length)); // so that error bars stand side by side
     curves.forEach((curve, place) => {
       const { colour, dash, shape } = curve.style(theme),
@@ -181,7 +184,7 @@ PLOTS.push({
       for (const [, cell] of there.filter(([value]) => value === undefined)) {
         const level = y(number(cell)[0]),
           line = frame.curve([area.left, area.right], [level, level], colour, dash, mine);
-        frame.tell(line, () => ({ title: curve.label, rows: [[label, told(number(cell))]] }));
+        frame.tell(line, () => ({ title: curve.label, rows: [[label, format(number(cell))]] }));
       }
       if (steps.length > 1)
         frame.curve(
@@ -204,7 +207,7 @@ PLOTS.push({
           title: curve.label,
           rows: [
             [sweptName(), numeric ? brief(value) : String(value)],
-            [label, told([m, d])],
+            [label, format([m, d])],
           ],
         }));
       }

@@ -139,8 +139,8 @@ const MOST_VALUES = 1000;
 function listValues({ plot, values, frame }) {
   while (values.children.length > 1) values.lastChild.remove();
   if (!values.open || !frame) return;
-  const told = frame.values.flatMap((list) => list());
-  const tables = tabled(told.slice(0, MOST_VALUES)).map(({ labels, rows }) =>
+  const entries = frame.values.flatMap((list) => list());
+  const tables = tabled(entries.slice(0, MOST_VALUES)).map(({ labels, rows }) =>
     tableOf(
       "facts",
       ["of", ...labels].map((label) => label || "value"),
@@ -148,9 +148,9 @@ function listValues({ plot, values, frame }) {
     ),
   );
   values.append(html("div", scrolling(`Values: ${plot.title()}`), tables));
-  if (told.length > MOST_VALUES)
+  if (entries.length > MOST_VALUES)
     values.append(
-      html("p", { class: "quiet" }, `The first ${MOST_VALUES} of ${told.length}; the run folders have all.`),
+      html("p", { class: "quiet" }, `The first ${MOST_VALUES} of ${entries.length}; the run folders have all.`),
     );
 }
 

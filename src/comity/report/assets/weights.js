@@ -142,12 +142,12 @@ PLOTS.push({
     });
     frame.cells(area, names.length, columns, (row, column) => {
       const last = asked.findLastIndex((round) => round <= rounds[column]),
-        told = verdicts[last]?.[names[row]];
-      const said = told
+        verdict = verdicts[last]?.[names[row]];
+      const said = verdict
         ? [
             [`reported in round`, String(asked[last])],
-            ["change of the mean loss", known(told[0]) ? fixed(told[0], 4) : "–"],
-            ["clients whose loss rises", String(told[1])],
+            ["change of the mean loss", known(verdict[0]) ? fixed(verdict[0], 4) : "–"],
+            ["clients whose loss rises", String(verdict[1])],
           ]
         : [];
       return {
