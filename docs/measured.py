@@ -46,6 +46,10 @@ VARIANTS = {
     "fedpg-table1-global": "fedpg-table1 --tune-by global-acc",
     "fedpg-table1-others": "fedpg-table1 --tune-by global-acc --only method=FedRep,FedFomo --tune lr=0.1,0.2,0.4,... "
     "--reference none --control none",
+    "fedpg-table1-more": "fedpg-table1 --method FedAMP,FedROD,SplitGP --tune lr=0.1,0.2,0.4,... --reference none "
+    "--control none",
+    "fedpg-table1-more-global": "fedpg-table1 --tune-by global-acc --method FedROD,SplitGP --tune lr=0.1,0.2,0.4,... "
+    "--reference none --control none",
     "fedpg-lemma": "fedpg-table3 --only attack=none --method FedPG --sweep method.least_descent=0,0.1,0.5,1 "
     "--reference none --control none",
     "fedpg-lemma-iid": "fedpg-table3 --only attack=none --method FedPG,FedAvg "
