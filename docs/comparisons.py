@@ -82,6 +82,8 @@ COMMON = ("FedAvg", "FedProx", "FedFV", "FedMGDA+", "APFL", "Ditto", "pFedMe", "
 MADE = ("FedRep", "FedFomo")
 PERSONAL = (*MADE, "FedAvg (personal_model=finetune)")
 """Rivals of FedPG: with a common model, with one that is made for the evaluation, and those without another."""
+LATER = ("FedROD", "SplitGP", "FedAMP")
+"""Rivals that were run in studies of their own; the last one has no common model."""
 TUNED = "confree-tuned"
 
 
@@ -156,10 +158,13 @@ def by_share() -> dict[str, list[Stored]]:
 
 def online(what: str) -> Comparisons:
     """FedPG over all rivals with a quarter of the clients online."""
-    if what != "global-acc":
-        return over("fedpg-table1", GAMMAS[0], (*COMMON, *PERSONAL), what)
-    ours = line("fedpg-table1-global", GAMMAS[0])
-    theirs = dict.fromkeys(COMMON, "fedpg-table1-global") | dict.fromkeys(MADE, "fedpg-table1-others")
+    if what == "global-acc":
+        ours = line("fedpg-table1-global", GAMMAS[0])
+        theirs = dict.fromkeys(COMMON, "fedpg-table1-global") | dict.fromkeys(MADE, "fedpg-table1-others")
+        theirs |= dict.fromkeys(LATER[:2], "fedpg-table1-more-global")
+    else:
+        ours = line("fedpg-table1", GAMMAS[0])
+        theirs = dict.fromkeys((*COMMON, *PERSONAL), "fedpg-table1") | dict.fromkeys(LATER, "fedpg-table1-more")
     return {name: ours.over(line(study, name), what) for name, study in theirs.items()}
 
 
@@ -202,13 +207,25 @@ def by_s() -> Comparisons:
 
 def steadier() -> Comparisons:
     """By how much FedPG's S-acc falls more than S-FedPG's, all falls between evaluations added up."""
+    one, other = (line("fedpg-figure1", label) for label in ("FedPG", "S-FedPG (s=1)"))
+    names = [name for name in one.runs[0] if name.startswith("S-acc ") and name.split()[-1].isdigit()]
+    return {"FedPG": between(*([falls(each, [*names, "S-acc"])] for each in (one, other)))}
 
-    def falls(each: Stored) -> Spread:
-        names = [name for name in each.runs[0] if name.startswith("S-acc ") and name.split()[-1].isdigit()]
-        curves = {int(run["seed"]): [float(run[name]) for name in (*names, "S-acc")] for run in each.runs}
-        return Spread({s: sum(max(0.0, a - b) for a, b in pairwise(curve)) for s, curve in curves.items()})
 
-    return {"FedPG": between([falls(line("fedpg-figure1", "FedPG"))], [falls(line("fedpg-figure1", "S-FedPG (s=1)"))])}
+def smoother(study: str, rule: str) -> Comparisons:
+    """By how much accuracy falls more with Mean than with a rule, all falls between evaluations added up."""
+    found = {}
+    for each in (each for each in lines(study) if each.rule == rule):
+        names = [name for name in each.runs[0] if name.startswith("round ")]
+        mean = line(study, f"{each.method} + {MEAN}", each.block)
+        found[f"{each.method} ({BLOCKS[each.block]})"] = between([falls(mean, names)], [falls(each, names)])
+    return found
+
+
+def falls(each: Stored, names: Sequence[str]) -> Spread:
+    """All falls from one of these columns to the next added up, by seed."""
+    curves = {int(run["seed"]): [float(run[name]) for name in names] for run in each.runs}
+    return Spread({seed: sum(max(0.0, a - b) for a, b in pairwise(curve)) for seed, curve in curves.items()})
 
 
 def beyond_the_ends(study: str, labels: Sequence[str], inner: int) -> Comparisons:

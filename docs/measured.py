@@ -31,9 +31,9 @@ FALLEN = 20
 """Points below its best round from which on a run has diverged."""
 VARIANTS = {
     "confree-table1-night": "confree-table1 --scale night --method FedRep,APFL --rounds 40 --eval-every 8 "
-    "--tune lr=0.02,0.05",
+    "--tune lr=0.02,0.05,...",
     "confree-table1-rates": "confree-table1 --scale night --method FedRep --rounds 40 --eval-every 8 "
-    "--tune lr=0.05,0.1,0.2",
+    "--tune lr=0.05,0.1,0.2,...",
     "confree-table1-clothing": "confree-table1 --data fashion-mnist --partition label-shift "
     "--partition.samples_per_client 200 --partition.shift 0.8 --method FedRep,FedALA,APFL,FedPAC "
     "--tune lr=0.02,0.05,0.1,... --control none",
@@ -46,6 +46,10 @@ VARIANTS = {
     "fedpg-table1-global": "fedpg-table1 --tune-by global-acc",
     "fedpg-table1-others": "fedpg-table1 --tune-by global-acc --only method=FedRep,FedFomo --tune lr=0.1,0.2,0.4,... "
     "--reference none --control none",
+    "fedpg-table1-more": "fedpg-table1 --method FedAMP,FedROD,SplitGP --tune lr=0.1,0.2,0.4,... --reference none "
+    "--control none",
+    "fedpg-table1-more-global": "fedpg-table1 --tune-by global-acc --method FedROD,SplitGP --tune lr=0.1,0.2,0.4,... "
+    "--reference none --control none",
     "fedpg-lemma": "fedpg-table3 --only attack=none --method FedPG --sweep method.least_descent=0,0.1,0.5,1 "
     "--reference none --control none",
     "fedpg-lemma-iid": "fedpg-table3 --only attack=none --method FedPG,FedAvg "
@@ -53,7 +57,7 @@ VARIANTS = {
     "--reference none --control none",
     "fedpg-figure1": "fedpg-figure1 --reference none --control none",
     "confree-table1-cifar10": "confree-table1 --scale night --data cifar10 --method FedRep --rounds 40 --eval-every 8 "
-    "--tune lr=0.02,0.05,0.1",
+    "--tune lr=0.02,0.05,0.1,...",
     "confree-decisive": "confree-decisive --scale paper",
     "fedcalm-decisive": "fedcalm-decisive --scale night",
 }

@@ -163,7 +163,8 @@ def estimate(plan: "StudyPlan", finished: Callable[[Config], bool], show: Show, 
         if similar not in measured:
             measured[similar] = _first_round(plan, config)
             title = plan.names.title(config).rpartition(", seed")[0]
-            show.say(f"  a round of {title}: {sum(measured[similar][:2]):.2f} s, {config.last_round} rounds")
+            each = _whole(config, measured[similar]) / config.last_round
+            show.say(f"  a round of {title}: {each:.2f} s, {config.last_round} rounds")
         total += runs[key] * _whole(config, measured[similar])
     show.say(f"Estimate for this machine: {duration(total / plan.most)}.")
     return total / plan.most
@@ -223,7 +224,7 @@ def _refined(
     else:
         total = here / stored * sum(runs[key] * modelled[key] for key in configs)
     title = plan.names.title(config).rpartition(", seed")[0]
-    taken = f"{sum(measured[:2]):.2f} s of CPU time" if config.device == "cpu" else f"{sum(measured[:2]):.2f} s"
+    taken = f"{here / config.last_round:.2f} s" + " of CPU time" * (config.device == "cpu")
     show.say(f"  measured: a round of the cheapest run, {title}, {taken}, {config.last_round} rounds")
     show.say(f"Estimate for this machine: {duration(total / plan.most)}.")
     return total / plan.most
