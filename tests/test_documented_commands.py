@@ -22,7 +22,10 @@ from test_docs import BLOCK, DOCS, PAGES, TUTORIALS
 
 NOT_RUN = {
     "--on ray": "make test-ray has a cluster",
-    "--device cuda": "needs a GPU",
+    "--data cifar10": "needs the data set",
+    "--data flowers102": "needs the data set",
+    "--data fashion-mnist": "needs the data set",
+    "--data mnist": "needs the data set",
     "torchvision": "is not a dependency",
     "--track wandb": "needs an account",
     "--track mlflow": "needs a server",
@@ -32,14 +35,7 @@ NOT_RUN = {
     "~/comity": "tests/flower/test_sites.py has such a federation",
 }
 """What a command contains that is not run here, and why."""
-NEEDS_DATA = (
-    "--data cifar10",
-    "--data flowers102",
-    "--data fashion-mnist",
-    "--data mnist",
-    "--scale night",
-    "--scale paper",
-)
+NEEDS_DATA = ("--scale night", "--scale paper")
 """What a command contains that is run only if COMITY_DATA names a folder with these data sets."""
 MODULES = {
     "mymodule.py": "from comity.methods import FedRep\nfrom comity.rules import CALM\n\n\nclass Inverse(CALM):\n"
