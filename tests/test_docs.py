@@ -60,7 +60,7 @@ def test_every_command_is_one(page: str) -> None:
     """Whatever follows ``comity`` on a page is parsed, to the last option."""
     text = (DOCS.parent / page).read_text().replace("\\\n", " ")
     fenced = [line for language, block in BLOCK.findall(text) if language != "python" for line in block.splitlines()]
-    for line in (line.removeprefix("$ ") for line in fenced):
+    for line in (line.removeprefix("$ ").removeprefix("srun ") for line in fenced):
         if line.startswith("comity ") and not line.startswith("comity ["):
             _, name, *arguments = shlex.split(line, comments=True)
             find(name).parse(arguments)

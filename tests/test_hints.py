@@ -74,6 +74,8 @@ def said(line: str) -> str:
         ("--rule Krum", "comity has no rule Krum; the nearest is GeometricMedian"),
         ("--model dnn", "unknown model 'dnn'; did you mean mlp?"),
         ("--partition pat", "unknown partition 'pat'; did you mean pathological?"),
+        ("SCAFFOLD", "unexpected argument 'SCAFFOLD'; SCAFFOLD is a method: --method SCAFFOLD"),
+        ("MOON", "comity has no method MOON; the nearest is FedProx"),
     ],
 )
 def test_a_hint(typed: str, sentence: str) -> None:
@@ -100,6 +102,7 @@ def test_a_renamed_option_is_read_from_older_files_and_does_not_change_the_key(t
 def test_commands_by_other_names() -> None:
     assert said("train --method FedAvg") == "unknown command 'train'; did you mean run?"
     assert said("lst methods") == "unknown command 'lst'; did you mean list?"
+    assert said("scaffold") == "unknown command 'scaffold'; in comity run, SCAFFOLD is a method: --method SCAFFOLD"
     assert set(COMMANDS.values()) <= set(NAMES)
     assert not {name for names in COMMANDS for name in names.split()} & set(NAMES)
 

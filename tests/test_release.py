@@ -46,6 +46,8 @@ def test_the_release_workflow_publishes_without_a_token_and_finds_its_heading() 
 
 def test_the_citation_names_the_repository() -> None:
     citation = yaml.safe_load(text("CITATION.cff"))
+    assert f"[{citation['version']}] - {citation['date-released']}" in text("CHANGELOG.md")
+    assert citation["version"] == comity.__version__
     assert citation["repository-code"] == tomllib.loads(text("pyproject.toml"))["project"]["urls"]["Source"]
 
 
@@ -65,6 +67,11 @@ def test_the_workflow_runs_slow_tests_and_the_image_as_the_page_says() -> None:
     assert commands["slow"] == ["make test-slow"]
     page = [line for line in text("docs/how-to/install.md").splitlines() if line.startswith("docker ")]
     assert [line for line in commands["image"] if line.startswith("docker ")] == page
+    shown = {line.partition(" #")[0].rstrip() for line in text("docs/how-to/install.md").splitlines()}
+    typed = ("python -m venv", "uv venv", "uv run", "uv tool", "comity run")
+    installs = [line for line in commands["install"] if line.startswith(typed)]
+    assert len(installs) == len(typed)
+    assert set(installs) <= shown
 
 
 def test_every_target_of_a_workflow_is_in_the_makefile() -> None:

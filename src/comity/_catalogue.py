@@ -114,10 +114,17 @@ def find(kind: str, name: Any) -> Description:
 def _unknown(kind: str, name: str) -> ComityError:
     if hint := name_hint(kind, name):
         return ComityError(hint)
-    for other in KINDS:
-        if other != "data" and (found := [each for each in paths(other) if spelling(each) == spelling(name)]):
-            return ComityError(f"unknown {kind} {name!r}; {found[0]} is a {other}: --{other} {found[0]}")
+    if hint := option_for(name):
+        return ComityError(f"unknown {kind} {name!r}; {hint}")
     return unknown(kind, name, paths(kind), hint="(or give the dotted path of your own class)")
+
+
+def option_for(name: str) -> str:
+    """A sentence with the option that chooses the component ``name``, or ``""``; not for data sets."""
+    for kind in KINDS:
+        if kind != "data" and (found := [each for each in paths(kind) if spelling(each) == spelling(name)]):
+            return f"{found[0]} is a {kind}: --{kind} {found[0]}"
+    return ""
 
 
 def _describe_given(kind: str, given: Any) -> Description:

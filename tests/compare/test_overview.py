@@ -65,6 +65,13 @@ def test_a_study_is_one_row_and_its_own_folder_has_one_per_run(tmp_path: Path) -
     assert list(overview(tmp_path / "x" / "study"))[2].verdict == "it broke"
 
 
+@pytest.mark.parametrize("lock", [schema.LOCK, f"{schema.LOCK}-1-of-4"])
+def test_a_study_or_shard_between_two_runs_is_running(tmp_path: Path, lock: str) -> None:
+    study_in(tmp_path / "study")
+    with locked(tmp_path / "study" / lock, "taken"):
+        assert [row.state for row in overview(tmp_path)] == ["running"]
+
+
 def test_the_command_fits_80_columns_and_untrusted_names_are_printable(
     tmp_path: Path, monkeypatch: Patch, capsys: Capture
 ) -> None:

@@ -472,6 +472,13 @@ def test_pfllib_keeps_its_partition_and_its_split(tmp_path: Path) -> None:
             assert split.x[:, :, 1, 2].tolist() == [pytest.approx([client.id + c / 10 for c in range(3)])] * len(split)
 
 
+def test_pfllib_sets_the_number_of_clients_of_a_known_data_set_too(tmp_path: Path) -> None:
+    write_pfllib(tmp_path / "MNIST")
+    plan = RunPlan(Config.of({"data": "MNIST", "data_dir": tmp_path}))
+    assert plan.config.clients == 3
+    assert plan.everyone.partition == "Natural()"
+
+
 def test_bad_pfllib_is_named(tmp_path: Path) -> None:
     folder, malice = tmp_path / "Mine", Malice(tmp_path / "run")
     write_pfllib(folder)

@@ -9,6 +9,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import cast
 
+from comity._catalogue import option_for
 from comity._errors import ComityError, unknown
 from comity._hints import command_hint
 from comity.commands._command import Command
@@ -22,6 +23,8 @@ def find(name: str) -> Command:
     if name not in COMMANDS:
         if hint := command_hint(name):
             raise ComityError(f"unknown command {name!r}; did you mean {hint}?")
+        if hint := option_for(name):
+            raise ComityError(f"unknown command {name!r}; in comity run, {hint}")
         raise unknown("command", name, COMMANDS)
     module = import_module(f"comity.commands.{name}")
     return cast(Command, module.COMMAND)

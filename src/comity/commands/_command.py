@@ -18,8 +18,9 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from comity._catalogue import Description
+from comity._catalogue import Description, option_for
 from comity._errors import ComityError, unknown
+from comity._hints import name_hint
 from comity._options import REQUIRED, Option, Range, convert, options
 from comity._overlay import advice, components, owner
 from comity._yaml import FORMER
@@ -131,6 +132,10 @@ class Command:
 
     def _unknown(self, argument: str, given: Entries) -> ComityError:
         if not argument.startswith("-"):
+            if self.run_options and (hint := name_hint("method", argument)):
+                return ComityError(hint)
+            if self.run_options and (hint := option_for(argument)):
+                return ComityError(f"unexpected argument {argument!r}; {hint}")
             return ComityError(f"unexpected argument {argument!r}; options start with --: {self.usage}")
         name = argument.partition("=")[0]
         whole, dot, _ = name.partition(".")

@@ -37,7 +37,8 @@ def _study(path: Path, name: str) -> RunRow:
         study = LoadedStudy(path)
         folders = [RunFolder(folder) for folder in study.planned]
         finished = sum(folder.finished for folder in folders)
-        unfinished = "running" if any(folder.in_use for folder in folders) else "stopped"
+        active = StudyFolder(path).in_use or any(folder.in_use for folder in folders)
+        unfinished = "running" if active else "stopped"
         state = unfinished if not study.over else "failed" if study.failed else "finished"
         return RunRow(name, state, f"{finished}/{len(folders)} runs", study.verdict.title if finished else "")
     except ComityError as error:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 
 from comity._components import Component
+from comity._datasets import whereabouts
 from comity._errors import ComityError
 from comity._random import generator
 from comity.config import ACCURACY, BALANCED, CLIENTS, MLP, MODEL, PARTITION, Config, default
@@ -75,12 +76,14 @@ class RunPlan:
             return config
         clients, dimensions, uneven = None, 3, False
         known = DATASETS.get(config.data.name)
+        own = config.partition is None or config.partition.name == "natural"
         if federation is not None:
             clients, dimensions, uneven = len(federation), len(federation.shape), federation.uneven
         elif known is None or not known.images:
-            own = config.partition is None or config.partition.name == "natural"
             clients, dimensions = natural_clients(self.dataset) if own else None, len(self.dataset.shape)
             uneven = not isinstance(self.dataset, Synthetic) and bool(self.dataset.imbalance(by_client=own))
+        elif own and config.clients is None and _is_of_pfllib(config):
+            clients = natural_clients(self.dataset)
         return config.with_(
             clients=config.clients or clients or CLIENTS,
             model=config.model or self._usual_model(dimensions),
@@ -239,3 +242,12 @@ def _on_device(federation: Federation, device: str) -> Federation:
     there = replace(federation, clients=tuple(clients))
     vars(there)["fingerprint"] = federation.fingerprint
     return there
+
+
+def _is_of_pfllib(config: Config) -> bool:
+    """Whether a known data set is in a folder of PFLlib, which has clients of its own."""
+    try:
+        path = whereabouts(config.data.name, config.data_dir)
+    except ComityError:  # reported when the data set is loaded
+        return False
+    return path is not None and (path / "config.json").is_file()

@@ -302,6 +302,11 @@ class RunFolder(_Folder):
 class StudyFolder(_Folder):
     """The files of a study beside its run folders."""
 
+    @property
+    def in_use(self) -> bool:
+        """Whether the study or one of its shards is active, also between two runs."""
+        return any(is_locked(self / file.name) for file in self.path.glob(f"{schema.LOCK}*"))
+
     def planned(self) -> list[PlannedRun]:
         """The runs of the study in order; empty if the folder is not a study."""
         planned, path = self._read(list[PlannedRun], schema.CELLS) if (self / schema.CELLS).is_file() else [], self.path
