@@ -27,9 +27,9 @@ part round-cifar 4 round --models cnn lenet5 mlp --repeats 7
 part round-28 2 round --models lenet5 mlp --shape 1 28 28 --repeats 15
 part round-8 1 round --models mlp --shape 1 8 8 --repeats 15
 part evaluation-28 1 evaluation --models mlp --shape 1 28 28 --repeats 7
-part evaluation-cifar 1 evaluation --models mlp --repeats 7
+part evaluation-cifar 2 evaluation --models mlp --repeats 7
 part answers 3 answers
-part rules-10000 8 growth --rules Mean ConFREE+1024 CALM+1024 --clients 10000 --rounds 3
+part rules-10000 7 growth --rules Mean ConFREE+1024 CALM+1024 --clients 10000 --rounds 3
 part fedjax 2 peers fedjax
 part pfl 2 peers pfl
 part flwr 2 peers flwr
