@@ -64,6 +64,15 @@ def measure(clients: int, model: str, store: str, samples: int, rounds: int) -> 
     threading.Thread(target=watch, daemon=True).start()
     config = Config(clients=clients, model=model, store=store, batch_size=BATCH, reference="none")
     _, server = RunPlan(config, data).build()
+    fit, spent = server.fit, list[float]()
+
+    def timed(*asked: Any) -> Any:
+        started = time.process_time()
+        replies = fit(*asked)
+        spent.append(time.process_time() - started)
+        return replies
+
+    server.fit = timed
     taken = [server.step().seconds for _ in range(rounds + 1)]
     taken = taken[1:] or taken
     done = True
@@ -71,6 +80,7 @@ def measure(clients: int, model: str, store: str, samples: int, rounds: int) -> 
     return {
         "train": min(seconds.train for seconds in taken) / steps * 1e3,
         "aggregate": min(seconds.aggregate for seconds in taken) / steps * 1e3,
+        "processor": min(spent[1:] or spent) / steps * 1e3,
         "memory": most - before,
         "row": server.theta.numel() * 4,
     }
