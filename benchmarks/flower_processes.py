@@ -9,6 +9,7 @@ first. The vector of every run must be that of threads.
 
 import argparse
 import os
+import signal
 import statistics
 import sys
 import tempfile
@@ -77,6 +78,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--only", choices=COMMANDS)
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # the SuperNodes end with it
     rounds = {"rounds": options.rounds, "eval_every": options.rounds, "reference": "none"}
     config = Config(data="digits", model="mlp", method="FedRep", rule="ConFREE", clients=options.nodes, **rounds)
     expected = run(config).server.theta

@@ -25,8 +25,8 @@ part() {
 note "$(git rev-parse --short HEAD), $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -1)"
 part round-cifar 4 round --models cnn lenet5 mlp --repeats 7
 part round-28 2 round --models lenet5 mlp --shape 1 28 28 --repeats 15
-part round-8 1 round --models mlp --shape 1 8 8 --repeats 15
-part evaluation-28 1 evaluation --models mlp --shape 1 28 28 --repeats 7
+part round-8 2 round --models mlp --shape 1 8 8 --repeats 15
+part evaluation-28 2 evaluation --models mlp --shape 1 28 28 --repeats 7
 part evaluation-cifar 2 evaluation --models mlp --repeats 7
 part answers 3 answers
 part rules-10000 7 growth --rules Mean ConFREE+1024 CALM+1024 --clients 10000 --rounds 3
@@ -36,7 +36,7 @@ part flwr 2 peers flwr
 part fluke 2 peers fluke
 part pfllib 3 peers pfllib ${PFLLIB:+--clone "$PFLLIB"}
 part flower 5 flower_processes
-part rules-450 1 growth --rules Mean ConFREE+1024 CALM+1024 --clients 450 --rounds 3
+part rules-450 2 growth --rules Mean ConFREE+1024 CALM+1024 --clients 450 --rounds 3
 part rules-1000 3 growth --rules Mean ConFREE CALM --clients 1000 --rounds 2
 part growth 2 growth
 part quick 12 answers --quick
