@@ -9,6 +9,7 @@ first. The vector of every run must be that of threads.
 
 import argparse
 import os
+import signal
 import statistics
 import sys
 import tempfile
@@ -26,6 +27,8 @@ from comity.results import RunFolder
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "flower"))
 
 from deployment import Deployment, node, start_superlink
+
+from round import header
 
 COMMANDS = {"flower-supernode": ["flower-supernode"], "comity supernode": [sys.executable, "-m", "comity", "supernode"]}
 
@@ -75,15 +78,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--only", choices=COMMANDS)
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # the SuperNodes end with it
     rounds = {"rounds": options.rounds, "eval_every": options.rounds, "reference": "none"}
     config = Config(data="digits", model="mlp", method="FedRep", rule="ConFREE", clients=options.nodes, **rounds)
     expected = run(config).server.theta
+    print(header("", numbers=("processor time per node and question", "wall-clock per question")))
     for name, command in COMMANDS.items():
         if options.only in (None, name):
             seconds, each, theta = measured(config, command, options.nodes)
             assert torch.equal(theta, expected), "not the same bits"
             spread = f"{statistics.median(seconds):.1f} s ({min(seconds):.1f}–{max(seconds):.1f})"
-            print(f"{name:18} {spread} per question, {each:.2f} s of processor time per node", flush=True)
+            print(f"| `{name}` | {each:.1f} s | {spread} |", flush=True)
 
 
 if __name__ == "__main__":

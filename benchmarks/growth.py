@@ -34,7 +34,7 @@ import torch
 from comity import Config
 from comity.engine import Callback, Run, RunPlan, run
 from comity.results import RoundRecord
-from round import BATCH, federation
+from round import BATCH, federation, header
 
 _MANY = {"data": {"name": "synthetic", "samples": 20, "size": 8}, "clients": 10_000, "rounds": 20}
 LONG = {
@@ -64,6 +64,15 @@ def measure(clients: int, model: str, store: str, samples: int, rounds: int) -> 
     threading.Thread(target=watch, daemon=True).start()
     config = Config(clients=clients, model=model, store=store, batch_size=BATCH, reference="none")
     _, server = RunPlan(config, data).build()
+    fit, spent = server.fit, list[float]()
+
+    def timed(*asked: Any) -> Any:
+        started = time.process_time()
+        replies = fit(*asked)
+        spent.append(time.process_time() - started)
+        return replies
+
+    server.fit = timed
     taken = [server.step().seconds for _ in range(rounds + 1)]
     taken = taken[1:] or taken
     done = True
@@ -71,6 +80,7 @@ def measure(clients: int, model: str, store: str, samples: int, rounds: int) -> 
     return {
         "train": min(seconds.train for seconds in taken) / steps * 1e3,
         "aggregate": min(seconds.aggregate for seconds in taken) / steps * 1e3,
+        "processor": min(spent[1:] or spent) / steps * 1e3,
         "memory": most - before,
         "row": server.theta.numel() * 4,
     }
@@ -158,16 +168,17 @@ def apart(work: str, *arguments: Any) -> Any:
 
 def compare_rules(rules: list[str], sizes: list[int], rounds: int) -> None:
     """A row per size and rule; the ratio is that of the medians of the processor time, to the first rule."""
-    print("| clients | rule | processor, s per round | wall, s per round | memory | ÷ first | last ÷ first round |")
-    print("|---:|---|---:|---:|---:|---:|---:|")
+    numbers = ("processor, s per round", "wall, s per round", "memory", "÷ first", "last ÷ first round")
+    print(header("clients", "rule", "products", numbers=numbers))
     for clients in sizes:
         first = 0.0
         for rule in rules:
             spent, taken, held = zip(*apart("ruled", rule, clients, rounds), strict=True)
-            usual = statistics.median(spent)
+            usual, (name, sketch, _) = statistics.median(spent), rule.partition("+")
+            products = "–" if name == "Mean" else "sketched" if sketch else "exact"
             first = first or usual
             print(
-                f"| {clients:,} | {rule} | {usual:.2f} ({min(spent):.2f}–{max(spent):.2f}) | "
+                f"| {clients:,} | {name} | {products} | {usual:.2f} ({min(spent):.2f}–{max(spent):.2f}) | "
                 f"{statistics.median(taken):.1f} | {max(held) / 1e6:,.0f} MB | {usual / first:.2f} | "
                 f"{spent[-1] / spent[0]:.2f} time, {held[-1] / held[0]:.3f} memory |",
                 flush=True,
@@ -198,8 +209,8 @@ def main() -> None:
         work, *arguments = json.loads(args.measure)
         print(json.dumps({"measure": measure, "ruled": ruled}[work](*arguments)))
         return
-    print("| clients | training, ms a client-step | aggregation, ms a client-step | memory | rows of all clients |")
-    print("|---:|---:|---:|---:|---:|")
+    steps = "ms per client and step"
+    print(header("clients", numbers=(f"training, {steps}", f"aggregation, {steps}", "memory", "rows of all clients")))
     for clients in args.clients:
         m = grown(clients, args.model, args.store, args.samples, args.rounds)
         rows = clients * m["row"]

@@ -22,6 +22,7 @@ from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
 
 from comity.privacy import Collector, FixedPoint, Party, place_of, rehearsed
 from comity.privacy._keys import is_signed
+from round import header
 
 stages = import_module("flwr.client.mod.secure_aggregation.secaggplus_mod")  # a function of that name hides it
 
@@ -118,17 +119,20 @@ def secaggplus(spent: Spent, updates: Matrix) -> Matrix:
 
 
 def main() -> None:
+    numbers = [f"{name}: {each}" for name in ("comity", "SecAgg+") for each in ("a client", "server", "largest error")]
+    print(header("clients × numbers", numbers=numbers))
     for count, size in CASES:
         updates = np.random.default_rng(0).normal(0, 0.01, (count, size)).astype(np.float32)
         runs: dict[str, list[Spent]] = {"comity": [], "SecAgg+": []}
         for _ in range(REPEATS):
             for name, way in zip(runs, (comity, secaggplus), strict=True):
                 runs[name].append(Spent(way, updates))
-        for name, done in runs.items():
+        row = [f"{count} × {size:,}"]
+        for done in runs.values():
             client, server = (median(getattr(each, of) for each in done) for of in ("clients", "servers"))
             error = np.abs(done[0].mean - updates.astype(np.float64).mean(0)).max()
-            costs = f"{1e3 * client / count:8.1f} ms a client {1e3 * server:8.1f} ms server"
-            print(f"{count:3d} × {size:9,}  {name:8} {costs}  largest error {error:.0e}", flush=True)
+            row += [f"{1e3 * client / count:.1f} ms", f"{1e3 * server:,.1f} ms", f"{error:.0e}"]
+        print("| " + " | ".join(row) + " |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,57 +1,54 @@
 #!/usr/bin/env bash
-# Every measurement of docs/explanation/performance.md, one after another: about an hour on two cores. Nothing else may run.
+# Every measurement of docs/explanation/performance.md, the most important first, on two cores. Nothing else may run.
 #
-#     COMITY_DATA=../shared/data PFLLIB=~/PFLlib benchmarks/measure.sh runs/speed [first part]
+#     PFLLIB=~/PFLlib COMITY_DATA=../shared/data benchmarks/measure.sh runs/speed [minutes, 45 by default]
 #
-# Each part writes one log; with a part's name as second argument, the parts before it are left out.
+# Each part writes one log, whose rows are rows of that page, and may take the minutes beside it, about twice what it
+# needs. A part that could end after the last minute is left out. Parts whose log is there are not measured again.
 set -u
 cd "$(dirname "$0")/.."
-out=$1 first=${2:-}
-mkdir -p "$out"
-python=$PWD/.venv/bin/python
-heart=src/comity/data/sources/heart.csv
-export OMP_NUM_THREADS=1 TIMEFORMAT='clock %1R s, processor %1U + %1S s'
+mkdir -p "$1"
+out=$(realpath "$1") limit=$((60 * ${2:-45}))
+python=${PYTHON:-$PWD/.venv/bin/python}
+export OMP_NUM_THREADS=1
 
+note() { echo "$(date +%H:%M:%S) $*, load $(cut -d' ' -f1 /proc/loadavg)" | tee -a "$out/parts.log"; }
 part() {
-  local name=$1
-  shift
-  if [ -n "$first" ] && [ "$name" != "$first" ]; then return; fi
-  first=
-  echo "$(date +%H:%M:%S) $name, load $(cut -d' ' -f1 /proc/loadavg)" | tee -a "$out/parts.log"
-  "$@" >"$out/$name.log" 2>&1 || echo "$name failed" | tee -a "$out/parts.log"
+  local name=$1 minutes=$2 program=benchmarks/$3.py log=$out/$1.log
+  if [ -e "$log" ]; then return; fi
+  if [ $((SECONDS + 60 * minutes)) -gt "$limit" ]; then note "$name left out"; return; fi
+  if [ "$3" = -m ]; then program=-m; fi
+  note "$name"
+  if timeout -k 10 "${minutes}m" "$python" "$program" "${@:4}" >"$log.part" 2>&1; then mv "$log.part" "$log"; else note "$name failed"; fi
 }
-bench() { "$python" "benchmarks/$1.py" "${@:2}"; }
-steps() { for net in "lenet5 3 32 32" "lenet5 1 28 28" "mlp 1 28 28" "mlp 3 32 32" "mlp 1 8 8" "cnn 3 32 32"; do echo "$net"; bench step $net; done; }
-answers() {
-  rm -rf "$out"/{ask,join}
-  for _ in 1 2 3; do time "$python" -m comity ask "$heart" --target disease --client hospital; done
-  for n in 1 2 3; do time "$python" -m comity join "$heart" --target disease --client hospital --out "$out/join/$n"; done
-  for _ in 1 2 3; do time "$python" -m comity --help >/dev/null; done
-}
-quick() { rm -rf "$out/quick"; time "$python" -m comity bench --quick --out "$out/quick"; }
 
-part round-cifar bench round --models cnn lenet5 mlp --repeats 7
-part round-28 bench round --models lenet5 mlp --shape 1 28 28 --repeats 15
-part round-8 bench round --models mlp --shape 1 8 8 --repeats 15
-part step steps
-part evaluation bench evaluation
-part answers answers
-part quick quick
-part flower bench flower_processes
-part growth bench growth
-part rules-450 bench growth --rules Mean ConFREE+1024 CALM+1024 --clients 450 --rounds 3
-part rules-1000 bench growth --rules Mean ConFREE CALM --clients 1000 --rounds 2
-part rules-10000 bench growth --rules Mean ConFREE+1024 CALM+1024 --clients 10000 --rounds 3
-part fedjax bench peers fedjax
-part pfl bench peers pfl
-part flwr bench peers flwr
-part fluke bench peers fluke
-part pfllib bench peers pfllib ${PFLLIB:+--clone "$PFLLIB"}
-part round-large bench round --models resnet10 vit-tiny --methods FedAvg --repeats 1
-part sketch-1000 bench sketch scale --clients 1000
-part masked bench masked
-part long-digits bench growth --long digits
-part long-clients bench growth --long clients tenth
-part sketch-10000 bench sketch scale --clients 10000
-part store bench growth --model resnet18 --clients 500 --samples 2 --store disk --rounds 0
-echo "$(date +%H:%M:%S) end" | tee -a "$out/parts.log"
+note "$(git rev-parse --short HEAD), $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -1)"
+part round-cifar 4 round --models cnn lenet5 mlp --repeats 7
+part round-28 2 round --models lenet5 mlp --shape 1 28 28 --repeats 15
+part round-8 2 round --models mlp --shape 1 8 8 --repeats 15
+part evaluation-28 2 evaluation --models mlp --shape 1 28 28 --repeats 7
+part evaluation-cifar 2 evaluation --models mlp --repeats 7
+part answers 3 answers
+part rules-10000 7 growth --rules Mean ConFREE+1024 CALM+1024 --clients 10000 --rounds 3
+part fedjax 2 peers fedjax
+part pfl 2 peers pfl
+part flwr 2 peers flwr
+part fluke 2 peers fluke
+part pfllib 3 peers pfllib ${PFLLIB:+--clone "$PFLLIB"}
+part flower 5 flower_processes
+part rules-450 2 growth --rules Mean ConFREE+1024 CALM+1024 --clients 450 --rounds 3
+part rules-1000 3 growth --rules Mean ConFREE CALM --clients 1000 --rounds 2
+part growth 2 growth
+part quick 12 answers --quick
+part step 2 step
+part evaluation-cnn 3 evaluation --models cnn
+part masked 2 masked
+part round-large 6 round --models resnet10 vit-tiny --methods FedAvg --repeats 1
+part ratios 7 -m pytest -n 0 -q benchmarks
+part sketch-1000 2 sketch scale --clients 1000
+part long-digits 4 growth --long digits
+part long-tenth 3 growth --long tenth
+part long-clients 6 growth --long clients
+part sketch-10000 5 sketch scale --clients 10000
+part store 6 growth --model resnet18 --clients 500 --samples 2 --store disk --rounds 0
+note end

@@ -31,7 +31,7 @@ import torch
 
 from comity.data import Federation
 from comity.nn import MODELS
-from round import BATCH, CLASSES, LR, Here, Shape, Spread, federation
+from round import BATCH, CLASSES, LR, Here, Shape, Spread, federation, header
 
 CLIENTS, SAMPLES = 20, 100
 SHAPES: dict[str, Shape] = {"cnn": (3, 32, 32), "mlp": (1, 28, 28)}
@@ -48,7 +48,7 @@ REQUIREMENTS = {
     ),
 }
 PFLLIB = "https://github.com/TsingZ0/PFLlib"
-HEADINGS = ("peer", "net", "s per round", "comity", "ratio", "processor s", "comity", "ratio", "training loss, comity")
+NUMBERS = ("s per round", "comity", "ratio", "processor s", "comity", "ratio", "training loss, comity")
 
 
 @dataclass
@@ -224,7 +224,7 @@ def main() -> None:
         if not clone.is_dir():
             subprocess.run(["git", "clone", "-q", "--depth", "1", PFLLIB, str(clone)], check=True)
         options = {method: f"{method} {clone}" for method in ("FedAvg", "FedRep")}
-    print("| " + " | ".join(HEADINGS) + " |\n|---|---|" + "---:|" * (len(HEADINGS) - 2))
+    print(header("peer", "net", numbers=NUMBERS))
     for model in args.models:
         for method, option in options.items():
             data = learnable(model)

@@ -18,7 +18,7 @@ import os
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -194,7 +194,13 @@ class Spread:
         return statistics.median(self.values)
 
     def __str__(self) -> str:
-        return f"{self.median:.3f} ({min(self.values):.3f}–{max(self.values):.3f})"
+        spread = f" ({min(self.values):.3f}–{max(self.values):.3f})" if len(self.values) > 1 else ""
+        return f"{self.median:.3f}{spread}"
+
+
+def header(*names: str, numbers: Sequence[str]) -> str:
+    """The first two lines of a Markdown table."""
+    return "| " + " | ".join([*names, *numbers]) + " |\n|" + "---|" * len(names) + "---:|" * len(numbers)
 
 
 def compare(
@@ -224,14 +230,18 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args()
     print(f"{CORES} cores, torch {torch.__version__}, {args.repeats} rounds of each: median (least–most) seconds\n")
-    print("| model | method | here | of it training | eager loop | floor | eager ÷ here | floor ÷ training |")
-    print("|---|---|---:|---:|---:|---:|---:|---:|")
+    numbers = ("comity, s", "of which training, s", "eager, s", "floor, s", "eager ÷ comity", "floor ÷ training")
+    print(header("model", "images", "method", numbers=numbers))
+    images = "×".join(map(str, args.shape))
     for model in args.models:
         for method in args.methods:
             taken = compare(model, method, args.repeats, tuple(args.shape))
             here, training, eager, floor = (taken[name] for name in ("here", "training", "eager", "floor"))
             ratios = f"{eager.median / here.median:.1f} × | {floor.median / training.median:.0%}"
-            print(f"| {model} | {method} | {here} | {training.median:.3f} | {eager} | {floor} | {ratios} |", flush=True)
+            print(
+                f"| {model} | {images} | {method} | {here} | {training.median:.3f} | {eager} | {floor} | {ratios} |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """A step by itself: what one core and two make of it, and where its time goes.
 
-python benchmarks/step.py lenet5 3 32 32     # ms a client and step: compiled and written out, one thread and two
+python benchmarks/step.py                    # ms per client and step of each net: written out, and compiled
 python benchmarks/step.py profile cnn        # written out, one core, torch's profiler, by operation
 """
 
@@ -13,9 +13,11 @@ from functools import partial
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from comity.nn import MODELS, Descent, Model, Step, can_compile, descend
+from comity.nn import MODELS, Descent, Model, Step, descend
+from round import header
 
 BATCH, STEPS = 10, 100
+NETS = {"lenet5": ((3, 32, 32), (1, 28, 28)), "mlp": ((1, 28, 28), (1, 8, 8), (3, 32, 32)), "cnn": ((3, 32, 32),)}
 
 
 def compiled(name: str, shape: tuple[int, ...]) -> Callable[[], object]:
@@ -59,20 +61,24 @@ def milliseconds(make: Callable[[], Callable[[], object]], threads: int) -> floa
 
 def main() -> None:
     torch.set_num_threads(1)
-    if sys.argv[1] == "profile":
+    if "profile" in sys.argv:
         steps = written_out(sys.argv[2], (3, 32, 32))
         steps()
         with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
             steps()
         print(profiler.key_averages(group_by_input_shape=True).table(sort_by="self_cpu_time_total", row_limit=15))
         return
-    name, shape = sys.argv[1], tuple(int(side) for side in sys.argv[2:])
-    ways = {"written out": written_out}
-    if can_compile(client(name, shape)[0], BATCH):
-        ways["compiled"] = compiled
-    for way, make in ways.items():
-        one, two = (min(milliseconds(partial(make, name, shape), threads) for _ in range(5)) for threads in (1, 2))
-        print(f"{name} {way}: {one:.3f} ms on one core, {two:.3f} ms on two")
+    ways = {"written out, one core": (written_out, 1), "compiled, one core": (compiled, 1)}
+    ways["compiled, two cores"] = (compiled, 2)
+    print(header("ms per client and step", numbers=list(ways)))
+    for name, shapes in NETS.items():
+        for shape in shapes:
+            turns = [
+                [milliseconds(partial(make, name, shape), threads) for make, threads in ways.values()] for _ in range(5)
+            ]
+            least = map(min, zip(*turns, strict=True))
+            cells = " | ".join(f"{each:.3f}" for each in least)
+            print(f"| {name}, {'×'.join(map(str, shape))} | {cells} |", flush=True)
 
 
 if __name__ == "__main__":
