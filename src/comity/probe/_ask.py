@@ -69,10 +69,11 @@ class Answer:
         digits = 1 if metric.unit == "%" else metric.digits
         gain, low, high = (number(metric.points * each, digits, sign=True) for each in (mean.gain, mean.low, mean.high))
         unit = " points" if metric.unit == "%" else ""
+        worse = sum(row.state == "worse" for row in self.rows)
         return (
             f"One logistic regression for all clients has a mean gain of {gain}{unit} in {metric.label} over one per "
-            f"client (95 % CI {low} to {high}); {sum(row.state == 'worse' for row in self.rows)} of "
-            f"{counted(len(self.rows), 'client')} are significantly worse."
+            f"client (95 % CI {low} to {high}); {worse} of {counted(len(self.rows), 'client')} "
+            f"{'is' if worse == 1 else 'are'} significantly worse."
         )
 
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
