@@ -17,7 +17,11 @@ FEATURES = {
     "conflict late": "conflict in late rounds",
 }
 OVER = ("clients", "federations", "within")
-SCHEMES = {"… and rows": "… and number of rows", "the gain in Brier score": "the probe's gain in Brier score"}
+SCHEMES = {
+    "always the share of all clients": "always the share of the other federations' clients",
+    "… and rows": "… and number of rows",
+    "the gain in Brier score": "the probe's gain in Brier score",
+}
 """Names of schemes in the table, where they differ from those of the file."""
 
 

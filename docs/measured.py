@@ -239,7 +239,7 @@ def ends_by_paper() -> str:
     def count(prefix: str, old: bool) -> str:
         dated = [each for study, each in told.items() if study.startswith(prefix) and (each["date"] < NEW) == old]
         chosen = [at_an_end for each in dated for _, at_an_end in each.get("lr", ())]
-        return f"{sum(chosen)} of {len(chosen)}" if chosen else "none"
+        return f"{sum(chosen)} of {len(chosen)}"
 
     return "; ".join(
         f"{name} {count(key, False)} in new studies, {count(key, True)} in older ones" for key, name in papers.items()
