@@ -170,7 +170,7 @@ PUBLISHED = {
     ),
     "SplitGP": (
         "° gamma 0.5, lam 0.2, threshold 0.05 to 2.3",
-        "the FedPG platform has one number, 0.2, for gamma and lam, whole models instead of parts, and "
+        "the FedPG platform uses one number, 0.2, for gamma and lam, and whole models instead of parts; it "
         "evaluates after local training",
     ),
     "pFedHN": (
@@ -197,7 +197,7 @@ PUBLISHED = {
     ),
     "FEDORA": (
         "slides: sum of cosines, all neighbours, lambda max(1e-8, difference)",
-        "the authors include labels, and have exp(10 · cosine), the two most similar clients, lambda "
+        "the authors include labels, and use exp(10 · cosine), the two most similar clients, lambda "
         "exp(difference / 2), and the pull after the optimiser step",
     ),
     "FedCALM": (

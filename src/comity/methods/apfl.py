@@ -32,11 +32,11 @@ class APFL(Method):
 
     Options:
         form: the paper's algorithm, or PFLlib's
-        alpha: initial weight of the personal model in the mixture; PFLlib starts at 1 (with alpha 1 and adaptive false,
+        alpha: initial weight of the personal model in the mixture; PFLlib starts at 1 (with alpha=1 and adaptive=false,
             a client uses the model of Local)
         adaptive: let each client learn its own alpha
         personal_model: model that a client uses: the mixture with the newest global model, or the mixture after its
-            last local training (with form pfllib, always the latter)
+            last local training (with form=pfllib, always the latter)
     """
 
     form: Literal["paper", "pfllib"] = "paper"

@@ -23,7 +23,7 @@ class FedAMP(Method):
     ``form="cosine"`` is HeurFedAMP: ξ_ij = (1 − ξ_ii) softmax_j(sigma cos(w_i, w_j)) with a fixed ξ_ii.
 
     Departures:
-        - By default sigma is the median of the squared distances between models; with form cosine, it is the inverse of
+        - By default sigma is the median of the squared distances between models; with form=cosine, it is the inverse of
           the median of 1 − cos. With a fixed sigma, large models are so far apart that all weights ξ_ij become 0, and
           FedAMP becomes Local.
         - With the default sigma, alpha is multiplied by sigma and divided by the number of other clients. So the
@@ -39,7 +39,7 @@ class FedAMP(Method):
         lam: the paper's lambda; the strength of the pull towards the mixture is lam/alpha (0 = Local)
         alpha: the paper's alpha_k: weight of the other clients in the mixture
         sigma: width of the similarity kernel (none = from the median distance of the models)
-        self_weight: minimum weight of a client's own model in its mixture; with form cosine, exactly this weight
+        self_weight: minimum weight of a client's own model in its mixture; with form=cosine, exactly this weight
     """
 
     form: Literal["distance", "cosine"] = "distance"

@@ -37,7 +37,7 @@ class FedAS(Method[Message, FisherReply]):
     Options:
         align_epochs: epochs of the alignment (0 = off)
         align_lr: learning rate of the alignment
-        weights: weight of a client: its Fisher information or its number of samples (size with align_epochs 0 equals
+        weights: weight of a client: its Fisher information or its number of samples (with align_epochs=0, size equals
             FedPer)
     """
 

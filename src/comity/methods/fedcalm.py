@@ -32,7 +32,7 @@ class FedCALM(FedRep):
             layer's updates (layer)
         stages: 1: the projection only (Only Proj in the paper); 2: the projection and CALM's optimisation problem
         local: train head and body one after the other, or together
-        head_epochs: epochs of training the head, before the body is trained (only with local alternate); the paper does
+        head_epochs: epochs of training the head, before the body is trained (only with local=alternate); the paper does
             not give a number
     """
 

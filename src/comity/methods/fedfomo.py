@@ -30,8 +30,8 @@ class FedFomo(Method[OthersModels, WeighedReply]):
     L(theta_n)) / ‖theta_n − theta_0‖. The client trains from theta_0 + Σ weight (theta_n − theta_0), over the models
     with positive weights, scaled to sum to 1.
 
-    The server sums all weights, also negative ones, per pair of clients, and sends each client the models with its
-    largest sums. The personal model is the one after the client's last training.
+    The server sums all weights, also negative ones, per pair of clients, and sends each client the models whose sums
+    for this client are largest. The personal model is the one after the client's last training.
 
     Departures:
         - If no model is better, the client keeps its own. In the authors' code it returns to the model from which its

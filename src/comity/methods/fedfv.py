@@ -16,8 +16,8 @@ class FedFV(FedAvg):
     then projected off the last updates of absent clients and given the length of the plain mean.
 
     Options:
-        alpha: share of the clients, those with the largest losses, whose updates stay unchanged
-        tau: number of earlier rounds from which updates of clients that are absent now are used
+        alpha: share of the clients whose updates stay unchanged: those with the largest losses
+        tau: number of rounds for which the last update of an absent client is used
     """
 
     alpha: Share = 0.1

@@ -19,9 +19,9 @@ class FedPG(Method[FedPGMessage, Reply]):
 
     Paper: "Preserving Global Performance in Personalized Federated Learning", ICCV submission, supplement A.1.
 
-    Equation: The global model ω moves by the rule FairDescent. Its direction is the min-norm point of the gradients of
-    the online clients, of recently absent clients, and of the fairness objective F = −cos(losses, 1). Its length is
-    that of the mean.
+    Equation: The global model ω moves by the rule FairDescent. Its direction is the min-norm point of the gradients g_i
+    of the online clients and of recently absent clients, and of the gradient of the fairness objective F = −cos(losses,
+    1). Its length is that of the mean.
 
     A personal model is ω_i = ω + lr·d_i. With gamma 0, d_i is the direction nearest to the client's own −g_i that
     conflicts with no other known gradient. With a larger gamma, some conflict is allowed: g_j·d_i ≤ gamma · max(0,
@@ -44,8 +44,8 @@ class FedPG(Method[FedPGMessage, Reply]):
         length: maximum length of a personal direction: that of the global step (global), or no limit (own)
         base: global model that personal models start from: the new one, or the old one, for which the gradients were
             computed
-        least_descent: as in the rule FairDescent: leave the fairness term out of a step that keeps less than this share
-            of the common descent (0 = never, as in the supplement)
+        least_descent: as in the rule FairDescent: leave the fairness term out of a step if it would leave less than
+            this share of the common descent (0 = never, as in the supplement)
         rebuild: recompute absent clients' personal models in each round, from the newest global model and their last
             gradients; otherwise these models do not change
     """

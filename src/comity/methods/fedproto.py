@@ -57,7 +57,7 @@ class FedProto(Method[Prototypes, PrototypesReply]):
         - All clients have the same architecture; the paper allows different ones.
 
     Options:
-        lam: weight of the pull towards the prototypes (0 with answer head equals Local)
+        lam: weight of the pull towards the prototypes (with answer=head, 0 equals Local)
         answer: how a client predicts: by the nearest prototype, or with its head
     """
 

@@ -15,9 +15,9 @@ class FedRep(Method):
     under that head, b_i ← b_i − lr ∇_b f_i(b_i, h_i). The server combines the b_i.
 
     Departures:
-        - FedRep has no global model, but the supplement of the FedPG paper reports the accuracy of one. For this, its
-          authors' code combines the clients' whole models. ``share_head`` does the same; then the rule acts on the
-          heads too.
+        - FedRep has no global model, but the supplement of the FedPG paper reports the accuracy of one. For this, the
+          code of the FedPG authors combines the clients' whole models. ``share_head`` does the same; then the rule acts
+          on the heads too.
 
     Options:
         head_epochs: epochs of training the head, before the body is trained; the paper takes 5 to 10, public code 1

@@ -59,7 +59,8 @@ class GPFL(ByParts):
 
     Options:
         lam: weight of the distance between global features and class embedding; the paper tunes it from 1e-4 to 0.01
-        mu: weight decay of class embedding and valve, added to the run's; the paper tunes it from 0 to 0.1
+        mu: weight decay of class embedding and valve (which scales and shifts features), added to the run's; the paper
+            tunes it from 0 to 0.1
     """
 
     lam: NonNegative = 0.01

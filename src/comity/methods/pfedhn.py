@@ -27,7 +27,8 @@ class PFedHN(Method):
           mean gradient of the round's N clients and the learning rate server_lr · min(N, 20). So this step is as long
           as min(N, 20) single steps; the limit 20 prevents overshooting. Each embedding takes its own step.
         - The embeddings of absent clients do not change. In the authors' code, momentum and weight decay change them.
-        - The bias of the last layer starts at the common initial model; in the authors' code it starts at random.
+        - The bias of the last layer starts as the parameters of the common initial model; in the authors' code it
+          starts at random.
         - One last layer generates all tensors of the model. The authors have one last layer per tensor, which is
           equivalent. The last layer has ``width`` weights per parameter of the model.
 

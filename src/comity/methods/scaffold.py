@@ -20,9 +20,10 @@ class SCAFFOLD(Method[Control, ControlReply]):
 
     Paper: Karimireddy et al., ICML 2020, Algorithm 1.
 
-    Equation: The client starts from y = theta and makes K steps y ← y − lr (∇f_i(y) − c_i + c). Then c_i⁺ = c_i − c +
-    (theta − y)/(K lr), which is the mean of the gradients ∇f_i(y) over the steps (option II). The server applies the
-    rule to y − theta and updates c ← c + 1/N Σ_i (c_i⁺ − c_i), summed over the clients of the round.
+    Equation: The client starts from y = theta and makes K steps y ← y − lr (∇f_i(y) − c_i + c), where c_i is its
+    control variate and c the server's. Then c_i⁺ = c_i − c + (theta − y)/(K lr), which is the mean of the gradients
+    ∇f_i(y) over the steps (option II). The server applies the rule to y − theta and updates c ← c + 1/N Σ_i (c_i⁺ −
+    c_i), summed over the clients of the round.
 
     N is the number of all clients, so c is always the mean of all c_i. All control variates start at 0.
 

@@ -54,7 +54,7 @@ def _split(net: nn.Module) -> tuple[nn.Module, nn.Module]:
 
 
 class SplitGP(Method):
-    """Split the network into a client part with an early exit, which is mostly personal, and a global server part.
+    """Split the network into a mostly personal client part with an early exit, and a global server part.
 
     Use: when devices are weak: they answer easy samples themselves and send only hard ones to the server.
 
