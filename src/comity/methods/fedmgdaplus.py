@@ -7,7 +7,7 @@ from comity.rules import Rule
 
 
 class FedMGDAPlus(FedAvg):
-    """FedAvg with a common descent direction: normalised updates, weighted so that no client's loss increases.
+    """FedAvg with normalised updates, weighted in favour of the worst-off client.
 
     Use: when fairness between clients matters more than the mean.
 
@@ -25,9 +25,9 @@ class FedMGDAPlus(FedAvg):
     Options:
         eps: largest difference between a client's weight and its share of the samples (1 = MGDA, 0 = mean of the
             normalised updates); the paper takes one of {0, 0.05, 0.1, 0.5, 1}
-        server_lr: length of the step, in units of one normalised update
+        server_lr: length of a normalised update, which is the maximum length of the step
         server_lr_decay: factor by which server_lr is multiplied after each round
-        norm_restore: give the step the length of the mean update, instead of server_lr
+        norm_restore: use the length of the uniform mean as server_lr
     """
 
     eps: Share = 0.1

@@ -7,7 +7,7 @@ from comity.methods._method import WHOLE, Client, Message, Method, Reply
 class FedRep(Method):
     """Share the body and keep a personal head. Train the head first, then the body.
 
-    Use: as the first personalised method to try, with the guard.
+    Use: when clients differ a lot.
 
     Paper: Collins et al., ICML 2021, Algorithm 1.
 
