@@ -62,7 +62,7 @@ def test_the_version_stands_in_one_place() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert project["project"]["dynamic"] == ["version"]
     assert project["tool"]["hatch"]["version"]["path"] == "src/comity/__init__.py"
-    files = [ROOT / "pyproject.toml", ROOT / "CITATION.cff", ROOT / "README.md", *ROOT.glob("src/comity/**/*.py")]
+    files = [ROOT / "pyproject.toml", ROOT / "README.md", *ROOT.glob("src/comity/**/*.py")]
     assert [file for file in files if package.__version__ in file.read_text()] == [ROOT / "src/comity/__init__.py"]
 
 

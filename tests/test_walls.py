@@ -18,6 +18,7 @@ GROUND = (
         "_hints",
         "_options",
         "_natural",
+        "_federation_columns",
         "_federations",
         "_datasets",
         "_source",

@@ -190,7 +190,7 @@ def test_pathological_blocks_of_equal_sizes_are_pat_2() -> None:
         (LabelShift, {"shift": 1.0}, [50], 2, r"^partition\.shift must be at least 0 and below 1, got 1\.0$"),
         (LabelShift, {"shift": 0.5}, [500, 500, 5], 10, "every client to hold every class"),
         (LabelShift, {"shift": 0.9, "samples_per_client": 166}, [250] * 2, 3, r"324 samples of class \d, toy has 250"),
-        (ByColumn, {"column": "year"}, [4], 2, r"^unknown column of toy, partition\.column 'year'; there are none$"),
+        (ByColumn, {"column": "year"}, [4], 2, r"^unknown column 'year' of toy \(partition\.column\); there are none$"),
         (Rotated, {"groups": 11}, [100], 10, "groups must be at most 10, the number of clients, got 11"),
         (Natural, {}, [2, 2], 2, "does not say which client owns which sample"),
     ],

@@ -311,7 +311,7 @@ def test_a_full_disk(saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ([], "needs -o"),
+        ([], "-o is missing"),
         (["--base", "a", "-o", "x.pt"], "takes the clients' files"),
         (["--as-updates", "-o", "x.pt"], "takes the clients' files"),
         (["a", "b", "-o", "x.pt"], "give the model that the clients started from with --base, or say --as-updates"),
