@@ -66,7 +66,13 @@ BLOCKS |= {"heart, clients=4": "heart", "watch, clients=20": "watch"}
 BLOCKS |= {f"clients={n}, participation={p}": f"{n} clients, {100 * p:.0f} %" for n in (20, 40) for p in (0.3, 0.6)}
 BLOCKS |= {"widths=64": "1 layer", "widths=64×64×64": "3 layers"}
 DEPTHS = ("widths=64×64×64", "widths=64")
-CONFREE = ("confree-table1", "confree-table1-clothing", "confree-table1-night", "confree-table1-rates", "confree-table1-cifar10")
+CONFREE = (
+    "confree-table1",
+    "confree-table1-clothing",
+    "confree-table1-night",
+    "confree-table1-rates",
+    "confree-table1-cifar10",
+)
 CONFREE += ("natural",)
 """Of what two studies compare, such as FedRep on Flowers102, the later one counts: its learning rates are larger."""
 MORE_CLIENTS, TRIED = "confree-table2", ("APFL", "FedRep", "FedALA")
