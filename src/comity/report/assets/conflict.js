@@ -190,11 +190,7 @@ PLOTS.push({
       const [a, b] = [order[row], order[column]],
         value = cosines.of(a, b);
       if (a === b) return { title: nameOf(a, run), rows: gain.has(a) ? [["gain", gainOf(gain.get(a))]] : [] };
-      const words = !known(value)
-        ? "never in the same round"
-        : value < 0
-          ? "opposed updates"
-          : "similar updates";
+      const words = !known(value) ? "never in the same round" : value < 0 ? "opposed updates" : "similar updates";
       return {
         title: `${nameOf(a, run)} and ${nameOf(b, run)}`,
         rows: [

@@ -4,8 +4,7 @@ PLOTS.push({
   id: "weights",
   section: "weights",
   wide: true,
-  title: () =>
-    `Weight of each client: ${aboutRun()}${weightsOf(focusRun()) ? `, ${weightsOf(focusRun()).layer}` : ""}`,
+  title: () => `Weight of each client: ${aboutRun()}${weightsOf(focusRun()) ? `, ${weightsOf(focusRun()).layer}` : ""}`,
   how: "The rule's weight of each client (row) in each round; for CALM, λ of the client's constraint. Stronger colour: more weight. Blank: the client was not in that round. Bars are means over rounds; ticks are shares of the samples, which are the weights of the plain mean.",
   there: () => data.runs.some((run) => run.w),
   choices: () => {
