@@ -4,6 +4,7 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import torch
 from helpers import TINY
 
 torch.set_num_threads(1)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # by a shell that starts pytest in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # so that tests can interrupt the processes they start
 
 
 @pytest.fixture
