@@ -94,8 +94,13 @@ class Browser:
             self._receive()
 
     def js(self, expression: str) -> Any:
-        """The value of an expression, or of its promise."""
-        answer = self.send("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        """The value of an expression, or of its promise; once more if the page reloads itself meanwhile."""
+        try:
+            answer = self.send("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        except RuntimeError as error:
+            if "navigated" not in str(error):
+                raise
+            return self.js(expression)
         if "exceptionDetails" in answer:
             raise RuntimeError(answer["exceptionDetails"].get("exception", {}).get("description", "failed"))
         return answer["result"].get("value")
