@@ -24,7 +24,7 @@ part() {
 
 note "$(git rev-parse --short HEAD), $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -1)"
 part round-cifar 4 round --models cnn lenet5 mlp --repeats 7
-part round-28 2 round --models lenet5 mlp --shape 1 28 28 --repeats 15
+part round-28 3 round --models lenet5 mlp --shape 1 28 28 --repeats 15
 part round-8 2 round --models mlp --shape 1 8 8 --repeats 15
 part evaluation-28 2 evaluation --models mlp --shape 1 28 28 --repeats 7
 part evaluation-cifar 2 evaluation --models mlp --repeats 7
