@@ -60,7 +60,7 @@ def test_compiled_steps_are_faster_than_torchs(model: str, shape: tuple[int, int
 
 
 def test_compiled_steps_do_not_wait_for_each_other() -> None:
-    """Two threads do at least three quarters of what they do for a product, beside whatever the machine has to do."""
+    """Two threads do at least four fifths of what they do for a product, beside whatever the machine has to do."""
 
     def products() -> Callable[[], object]:
         A = torch.randn(256, 256)
@@ -70,7 +70,7 @@ def test_compiled_steps_do_not_wait_for_each_other() -> None:
     makes = (partial(step.compiled, "lenet5", (3, 32, 32)), products)
     turns = [[step.milliseconds(make, threads) for make in makes for threads in (1, 2)] for _ in range(10)]
     one, two, product_one, product_two = map(min, zip(*turns, strict=True))
-    assert one / two > 0.75 * product_one / product_two
+    assert one / two > 0.8 * product_one / product_two
 
 
 def test_the_cost_of_a_step_does_not_grow_with_the_clients() -> None:
