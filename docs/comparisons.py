@@ -72,8 +72,8 @@ CONFREE = (
     "confree-table1-night",
     "confree-table1-rates",
     "confree-table1-cifar10",
+    "natural",
 )
-CONFREE += ("natural",)
 """Of what two studies compare, such as FedRep on Flowers102, the later one counts: its learning rates are larger."""
 MORE_CLIENTS, TRIED = "confree-table2", ("APFL", "FedRep", "FedALA")
 CALM = ("fedcalm-figure5", "natural")

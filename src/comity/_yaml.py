@@ -58,10 +58,9 @@ def read_mapping(path: Path, what: str) -> Entries:
 
 def _reason(error: Exception) -> str:
     """The place and the problem, without the parser's own terms."""
-    mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
-    if not isinstance(error, yaml.MarkedYAMLError) or mark is None:
-        return str(error)
-    return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+    if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark):
+        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+    return str(error)
 
 
 def _parsed(text: str) -> Any:
